@@ -1,0 +1,1 @@
+//! NVMe's wire types, and the bus that carries them.

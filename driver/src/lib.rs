@@ -1,0 +1,1 @@
+//! A polled-mode userspace NVMe driver.

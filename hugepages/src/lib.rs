@@ -1,0 +1,1 @@
+//! Memory that a device may touch.

@@ -1,0 +1,1 @@
+//! Scenarios for driver and controller.
