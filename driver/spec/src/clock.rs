@@ -1,0 +1,139 @@
+//! The time, passed in wherever something waits.
+//!
+//! A test drives driver and device with one virtual clock; everything else uses the machine's monotonic
+//! one. The type is concrete so that the hot path reads it without a virtual call.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// A point in time in nanoseconds since an arbitrary start, comparable within one [`Clock`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Nanos(pub u64);
+
+impl Nanos {
+    /// Nanoseconds from `earlier` to here, 0 if `earlier` is in fact later.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// The point `span` later; saturates at the end of time.
+    #[must_use]
+    pub fn after(self, span: Duration) -> Self {
+        let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_add(nanos))
+    }
+}
+
+/// A source of time. Clones share it.
+#[derive(Clone)]
+pub struct Clock(Source);
+
+#[derive(Clone)]
+enum Source {
+    Monotonic(Instant),
+    Virtual(Arc<AtomicU64>),
+}
+
+impl Clock {
+    /// The machine's monotonic clock, counted from now.
+    #[must_use]
+    pub fn monotonic() -> Self {
+        // One second ahead, so that no reading is 0 and "never" can be told from "at the start".
+        let start = Instant::now();
+        Self(Source::Monotonic(start.checked_sub(Duration::from_secs(1)).unwrap_or(start)))
+    }
+
+    /// A clock that stands still until [`Clock::advance`] moves it.
+    #[must_use]
+    pub fn virtual_time() -> Self {
+        Self(Source::Virtual(Arc::new(AtomicU64::new(1_000_000_000))))
+    }
+
+    /// The time now.
+    #[inline]
+    #[must_use]
+    pub fn now(&self) -> Nanos {
+        match &self.0 {
+            // A process that runs for 584 years may complain.
+            #[expect(clippy::cast_possible_truncation)]
+            Source::Monotonic(start) => Nanos(start.elapsed().as_nanos() as u64),
+            Source::Virtual(now) => Nanos(now.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// Moves a virtual clock forward. Does nothing to a real one, which moves by itself.
+    pub fn advance(&self, span: Duration) {
+        if let Source::Virtual(now) = &self.0 {
+            let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+            now.fetch_add(nanos, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether somebody has to [`advance`](Clock::advance) this clock.
+    #[must_use]
+    pub fn is_virtual(&self) -> bool {
+        matches!(self.0, Source::Virtual(_))
+    }
+
+    /// A deadline `span` from now.
+    #[must_use]
+    pub fn deadline(&self, span: Duration) -> Deadline {
+        Deadline { at: self.now().after(span), span }
+    }
+}
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_virtual() { "Clock(virtual)" } else { "Clock(monotonic)" })
+    }
+}
+
+/// The end of a wait. Remembers how long the wait was meant to be, for the error that reports it.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline {
+    at: Nanos,
+    span: Duration,
+}
+
+impl Deadline {
+    /// Whether the time is up.
+    #[must_use]
+    pub fn passed(&self, clock: &Clock) -> bool {
+        clock.now() >= self.at
+    }
+
+    /// How long the whole wait was allowed to take.
+    #[must_use]
+    pub const fn span(&self) -> Duration {
+        self.span
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_virtual_clock_moves_only_when_told() {
+        let clock = Clock::virtual_time();
+        let deadline = clock.deadline(Duration::from_millis(5));
+        let start = clock.now();
+        assert_eq!(clock.now(), start);
+        clock.clone().advance(Duration::from_millis(4));
+        assert!(!deadline.passed(&clock));
+        clock.advance(Duration::from_millis(1));
+        assert!(deadline.passed(&clock));
+        assert_eq!(clock.now().since(start), 5_000_000);
+    }
+
+    #[test]
+    fn a_monotonic_clock_never_reads_zero_and_ignores_advance() {
+        let clock = Clock::monotonic();
+        clock.advance(Duration::from_secs(3600));
+        let now = clock.now();
+        assert!(now.0 > 0 && now.0 < 3_600_000_000_000);
+    }
+}
