@@ -1,1 +1,3 @@
 //! A polled-mode userspace NVMe driver.
+
+pub mod pci;
