@@ -1,0 +1,56 @@
+//! The hold of one pool or buffer on its part of a space's memory.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use doorbell_spec::Iova;
+
+use crate::SpaceId;
+use crate::mapping::HostAddress;
+use crate::region::Place;
+use crate::space::Shared;
+use crate::state::{Grant, RegionId};
+
+/// A range of memory that is nobody else's until this is dropped. Keeps the space alive.
+pub(crate) struct Lease {
+    shared: Arc<Shared>,
+    region: RegionId,
+    /// The offsets within the region.
+    range: Range<usize>,
+    address: HostAddress,
+    place: Place,
+    pub(crate) contents: Contents,
+}
+
+/// What is in memory that was just leased.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Contents {
+    /// Zeros, fresh from the system.
+    Zero,
+    /// What its last owner left, maybe.
+    Left,
+}
+
+impl Lease {
+    pub(crate) fn new(shared: &Arc<Shared>, grant: Grant, contents: Contents) -> Self {
+        let Grant { region, range, address, place } = grant;
+        Self { shared: Arc::clone(shared), region, range, address, place, contents }
+    }
+
+    pub(crate) fn space(&self) -> SpaceId {
+        self.shared.id
+    }
+
+    /// Where the byte at `offset` of the range is, for the process and for devices.
+    pub(crate) fn at(&self, offset: usize) -> (HostAddress, Iova) {
+        debug_assert!(offset < self.range.len());
+        (self.address.offset(offset), self.place.at(self.range.start + offset))
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // Memory that a device did not let go of has been logged, and is never freed.
+        let _ = self.shared.lock().give_back(self.region, self.range.clone());
+    }
+}
