@@ -103,7 +103,10 @@ mod tests {
     proptest! {
         #[test]
         fn ranges_never_overlap_and_all_come_back(
-            steps in prop::collection::vec((any::<bool>(), 1_usize..5 * GRAIN_BYTES, any::<prop::sample::Index>()), 1..200)
+            steps in prop::collection::vec(
+                (any::<bool>(), 1_usize..5 * GRAIN_BYTES, any::<prop::sample::Index>()),
+                1..200,
+            )
         ) {
             let grains = 32;
             let mut carver = Carver::new(grains * GRAIN_BYTES);

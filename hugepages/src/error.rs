@@ -45,7 +45,11 @@ pub enum DmaError {
         block_bytes: usize,
     },
     /// There are not enough huge pages.
-    #[error("{need_pages} {page} are needed, and {free_pages} of {total_pages} are free{}; {}", on(*node), remedy(*page, *need_pages, *free_pages, *total_pages, *node))]
+    #[error(
+        "{page} are needed, {need_pages} of them, but {free_pages} of {total_pages} are free{}; {}",
+        on(*node),
+        remedy(*page, [*need_pages, *free_pages, *total_pages], *node)
+    )]
     NoHugePages {
         /// What pages are needed.
         page: PageKind,
@@ -117,8 +121,8 @@ pub enum DmaError {
     },
     /// A device that sees physical addresses in a space of translated ones, or the reverse.
     #[error(
-        "the device uses {device} addresses and the space {space} ones; devices without an IOMMU need a space \
-         of their own"
+        "the device uses {device} addresses and the space {space} ones; devices without an IOMMU need \
+         a space of their own"
     )]
     MixedAddressing {
         /// What the device uses.
@@ -201,16 +205,54 @@ pub(crate) fn on(node: Option<u32>) -> String {
     node.map(|node| format!(" on NUMA node {node}")).unwrap_or_default()
 }
 
-/// The commands that raise the number of huge pages so that `need` more can be had.
-pub(crate) fn remedy(page: PageKind, need: u64, free: u64, total: u64, node: Option<u32>) -> String {
-    let pages = total.saturating_add(need.saturating_sub(free));
+/// The commands that raise the number of huge pages so that those needed can be had.
+fn remedy(page: PageKind, [need, free, total]: [u64; 3], node: Option<u32>) -> String {
+    if free >= need {
+        return "the process may be in a control group that is allowed fewer: look at `hugetlb.*.max` and \
+                `hugetlb.*.rsvd.max` there"
+            .to_owned();
+    }
+    // A reservation to the very page would be too small for whatever comes next.
+    let step = (ADVISED_STEP_BYTES / page.bytes() as u64).max(1);
+    let pages = total.saturating_add(need - free).next_multiple_of(step);
     let bytes = Size(pages.saturating_mul(page.bytes() as u64));
     let file = crate::status::pool_folder(page, node).join("nr_hugepages");
-    let by_file = format!("`echo {pages} | sudo tee /sys/{}`", file.display());
     match (page, node) {
         (PageKind::Huge2M, None) => format!(
-            "reserve them with `sudo nvme-perf setup --hugepages {bytes}` or `sudo sysctl vm.nr_hugepages={pages}`"
+            "reserve them with `sudo nvme-perf setup --hugepages {bytes}` or \
+             `sudo sysctl vm.nr_hugepages={pages}`"
         ),
-        _ => format!("reserve them with {by_file}"),
+        _ => format!("reserve them with `echo {pages} | sudo tee /sys/{}`", file.display()),
+    }
+}
+
+const ADVISED_STEP_BYTES: u64 = 512 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn missing(page: PageKind, need_pages: u64, free_pages: u64, node: Option<u32>) -> String {
+        let source = io::ErrorKind::OutOfMemory.into();
+        DmaError::NoHugePages { page, need_pages, free_pages, total_pages: 16, node, source }.to_string()
+    }
+
+    #[test]
+    fn missing_pages_are_counted_and_the_commands_named() {
+        assert_eq!(
+            missing(PageKind::Huge2M, 250, 2, None),
+            "huge pages of 2 MiB are needed, 250 of them, but 2 of 16 are free; reserve them with \
+             `sudo nvme-perf setup --hugepages 1G` or `sudo sysctl vm.nr_hugepages=512`"
+        );
+        assert_eq!(
+            missing(PageKind::Huge1G, 4, 0, Some(1)),
+            "huge pages of 1 GiB are needed, 4 of them, but 0 of 16 are free on NUMA node 1; reserve them \
+             with `echo 20 | sudo tee /sys/devices/system/node/node1/hugepages/hugepages-1048576kB/nr_hugepages`"
+        );
+    }
+
+    #[test]
+    fn pages_that_are_free_but_refused_point_at_the_control_group() {
+        assert!(missing(PageKind::Huge2M, 4, 16, None).contains("control group"));
     }
 }

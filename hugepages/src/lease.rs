@@ -19,6 +19,8 @@ pub(crate) struct Lease {
     range: Range<usize>,
     address: HostAddress,
     place: Place,
+    /// Kept here too, since the I/O path asks for it.
+    space: SpaceId,
     pub(crate) contents: Contents,
 }
 
@@ -34,14 +36,17 @@ pub(crate) enum Contents {
 impl Lease {
     pub(crate) fn new(shared: &Arc<Shared>, grant: Grant, contents: Contents) -> Self {
         let Grant { region, range, address, place } = grant;
-        Self { shared: Arc::clone(shared), region, range, address, place, contents }
+        let space = shared.id;
+        Self { shared: Arc::clone(shared), region, range, address, place, space, contents }
     }
 
+    #[inline]
     pub(crate) fn space(&self) -> SpaceId {
-        self.shared.id
+        self.space
     }
 
     /// Where the byte at `offset` of the range is, for the process and for devices.
+    #[inline]
     pub(crate) fn at(&self, offset: usize) -> (HostAddress, Iova) {
         debug_assert!(offset < self.range.len());
         (self.address.offset(offset), self.place.at(self.range.start + offset))

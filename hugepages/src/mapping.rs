@@ -40,6 +40,7 @@ impl HostAddress {
     /// The address `bytes` further on.
     ///
     /// The callers stay within one mapping; should one not, the result may not be used, but is no wild null.
+    #[inline]
     pub(crate) fn offset(self, bytes: usize) -> Self {
         let moved = self.0.as_ptr().wrapping_add(bytes);
         Self(NonNull::new(moved).expect("an offset within a mapping does not wrap to null"))
@@ -70,6 +71,9 @@ impl Mapping {
     /// With `node`, all pages lie on that NUMA node. Forked children do not inherit the mapping.
     pub(crate) fn create(kind: PageKind, bytes: usize, node: Option<u32>) -> Result<Self, MappingError> {
         debug_assert!(bytes.is_multiple_of(kind.bytes()));
+        if kind == PageKind::Ordinary && available_bytes().is_some_and(|available| bytes as u64 > available) {
+            return Err(no_pages(Errno::ENOMEM));
+        }
         let length = NonZeroUsize::new(bytes).ok_or(os("mapping memory", Errno::EINVAL))?;
         let file_bytes = i64::try_from(bytes).map_err(|_| os("sizing memory", Errno::EFBIG))?;
         let file = memfd_create(c"doorbell", memfd_flags(kind)).map_err(|errno| match errno {
@@ -194,6 +198,16 @@ impl Mapping {
     }
 }
 
+/// How much ordinary memory the system can give without pushing other programs out, if it says so.
+///
+/// Taking more would not fail but call the kernel's out-of-memory killer.
+fn available_bytes() -> Option<u64> {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    kib.checked_mul(1024)
+}
+
 fn memfd_flags(kind: PageKind) -> MFdFlags {
     let huge = match kind {
         PageKind::Ordinary => MFdFlags::empty(),
@@ -247,6 +261,15 @@ mod tests {
             assert!(matches!(refused, MappingError::Os { action: MBIND, .. }), "{refused:?}");
         }
         ordinary(4096, Some(0)).expect("every machine has node 0").release();
+    }
+
+    #[test]
+    fn more_memory_than_there_is_is_an_error_and_not_the_end_of_the_process() {
+        let available = usize::try_from(available_bytes().expect("Linux says so")).expect("64 bits");
+        let page_bytes = PageKind::Ordinary.bytes();
+        let too_much = (available * 2).next_multiple_of(page_bytes);
+        let refused = ordinary(too_much, None).expect_err("twice of what is there");
+        assert!(matches!(refused, MappingError::NoPages(_)), "{refused:?}");
     }
 
     #[test]

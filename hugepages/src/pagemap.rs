@@ -18,8 +18,8 @@ use crate::PageKind;
 pub enum PagemapError {
     /// The kernel hides frame numbers from this process.
     #[error(
-        "physical addresses are hidden from this process: it needs CAP_SYS_ADMIN; run it as root, or use an IOMMU, \
-         which needs no physical addresses"
+        "physical addresses are hidden from this process: it needs CAP_SYS_ADMIN; run it as root, or use an \
+         IOMMU, which needs no physical addresses"
     )]
     NotPermitted,
     /// The page is not in memory.

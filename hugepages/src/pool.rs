@@ -15,7 +15,7 @@ use crate::buf::MAX_BUFFER_BYTES;
 use crate::carve::GRAIN_BYTES;
 use crate::lease::{Contents, Lease};
 use crate::mapping::HostAddress;
-use crate::space::Shared;
+use crate::space::{MAX_REGION_BYTES, Shared};
 use crate::{DmaBuf, DmaError, SpaceId};
 
 /// Blocks of one size. Cheap to clone; all clones are the same pool.
@@ -115,6 +115,7 @@ impl DmaPool {
             length.ok_or(DmaError::TooLarge { what, bytes: block_bytes, max_bytes: MAX_BUFFER_BYTES })?;
         let indices = u32::try_from(count).ok().filter(|_| count <= MAX_BLOCKS);
         let indices = indices.ok_or(DmaError::TooManyBlocks { count, max_count: MAX_BLOCKS })?;
+        shared.config.check()?;
         let page = shared.config.first_page();
         let layout = match shared.config.addressing {
             Addressing::Translated => Layout::new(block_bytes, None),
@@ -122,8 +123,9 @@ impl DmaPool {
         };
         let layout = layout.ok_or(DmaError::LargerThanPage { bytes: block_bytes, page })?;
         let bytes = layout.total_bytes(count);
+        let asked = block_bytes.saturating_mul(count);
         let bytes =
-            bytes.ok_or(DmaError::TooLarge { what: "a pool", bytes: usize::MAX, max_bytes: usize::MAX })?;
+            bytes.ok_or(DmaError::TooLarge { what: "a pool", bytes: asked, max_bytes: MAX_REGION_BYTES })?;
         let lease = shared.lease(bytes)?;
         let contents = lease.contents;
         let free = ArrayQueue::new(count);
@@ -231,5 +233,41 @@ impl fmt::Debug for DmaPool {
     }
 }
 
-/// The most blocks of one pool: each has an index of 32 bits, and a queue entry of 16 bytes.
-const MAX_BLOCKS: usize = 1 << 30;
+/// The most blocks of one pool: 1 TiB of the smallest transfers, in a queue of 4 GiB.
+const MAX_BLOCKS: usize = 1 << 28;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The blocks of a layout, as ranges.
+    fn ranges(layout: Layout, block_bytes: usize, count: usize) -> Vec<std::ops::Range<usize>> {
+        (0..count).map(|index| layout.offset(index)).map(|start| start..start + block_bytes).collect()
+    }
+
+    #[test]
+    fn blocks_never_overlap_and_stay_inside() {
+        for block_bytes in [4, 64, 192, 512, 4096, 4160, 12288, 1 << 20] {
+            for page_bytes in [None, Some(2 << 20)] {
+                let layout = Layout::new(block_bytes, page_bytes).expect("fits");
+                for count in [1, 2, 7, 513] {
+                    let total = layout.total_bytes(count).expect("small");
+                    let ranges = ranges(layout, block_bytes, count);
+                    assert!(ranges.is_sorted_by(|a, b| a.end <= b.start));
+                    assert!(ranges.last().expect("some").end <= total);
+                    let page_bytes = page_bytes.unwrap_or(usize::MAX);
+                    assert!(ranges.iter().all(|r| r.start / page_bytes == (r.end - 1) / page_bytes));
+                    assert!(block_bytes < 4096 || ranges.iter().all(|r| r.start % 4096 == 0));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_that_overflow_are_refused() {
+        assert_eq!(Layout::new(usize::MAX, None), None);
+        assert_eq!(Layout::new((2 << 20) + 1, Some(2 << 20)), None);
+        let layout = Layout::new(1 << 40, None).expect("fits");
+        assert_eq!(layout.total_bytes(usize::MAX), None);
+    }
+}

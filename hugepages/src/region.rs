@@ -65,6 +65,7 @@ pub(crate) enum Reach {
 
 impl Place {
     /// What devices call the byte at `offset` of the region, which the callers have checked to be in it.
+    #[inline]
     pub(crate) fn at(&self, offset: usize) -> Iova {
         match self {
             Self::Whole(start) => start.offset(offset as u64),
@@ -177,7 +178,7 @@ impl Region {
             bytes = self.bytes(),
             %iova,
             error = error as &dyn std::error::Error,
-            "a device did not let go of DMA memory; the memory is never freed, since the device may still write it"
+            "a device did not let go of DMA memory, which is never freed: the device may still write it"
         );
     }
 

@@ -173,6 +173,14 @@ impl DmaSpaceConfig {
         self
     }
 
+    /// Refuses what cannot work together.
+    pub(crate) fn check(&self) -> Result<(), DmaError> {
+        match (self.addressing, self.first_page()) {
+            (Addressing::Physical, PageKind::Ordinary) => Err(DmaError::PhysicalNeedsHugePages),
+            _ => Ok(()),
+        }
+    }
+
     /// The pages that are tried first.
     pub(crate) fn first_page(&self) -> PageKind {
         match self.policy {
@@ -264,9 +272,6 @@ impl Shared {
         let config = &self.config;
         let node = config.numa_node;
         let mut page = config.first_page();
-        if config.addressing == Addressing::Physical && page == PageKind::Ordinary {
-            return Err(DmaError::PhysicalNeedsHugePages);
-        }
         loop {
             let piece_bytes = page.piece_bytes();
             let (region_bytes, sharing) = match bytes <= piece_bytes {
@@ -344,4 +349,4 @@ impl fmt::Debug for Attachment {
 }
 
 /// The largest region, which is larger than the window of addresses that all devices have.
-const MAX_REGION_BYTES: usize = 1 << 40;
+pub(crate) const MAX_REGION_BYTES: usize = 1 << 40;
