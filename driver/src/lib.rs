@@ -1,3 +1,4 @@
 //! A polled-mode userspace NVMe driver.
 
 pub mod pci;
+pub mod vfio;

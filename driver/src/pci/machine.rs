@@ -67,6 +67,12 @@ impl Machine {
         self.root.join("dev").join(below)
     }
 
+    /// The character device by which containers are made.
+    #[must_use]
+    pub fn container_path(&self) -> PathBuf {
+        self.dev("vfio/vfio")
+    }
+
     /// The character device of an IOMMU group, by which its devices are opened.
     #[must_use]
     pub fn group_path(&self, group: u32) -> PathBuf {
