@@ -247,7 +247,8 @@ mod tests {
         assert_eq!(
             missing(PageKind::Huge1G, 4, 0, Some(1)),
             "huge pages of 1 GiB are needed, 4 of them, but 0 of 16 are free on NUMA node 1; reserve them \
-             with `echo 20 | sudo tee /sys/devices/system/node/node1/hugepages/hugepages-1048576kB/nr_hugepages`"
+             with `echo 20 | sudo tee \
+             /sys/devices/system/node/node1/hugepages/hugepages-1048576kB/nr_hugepages`"
         );
     }
 
