@@ -15,6 +15,7 @@ use crate::image;
 use crate::kernel::{Kernel, Named};
 use crate::launch::{self, Interrupted, Outcome, Session};
 use crate::machine::{Machine, Owner};
+use crate::process;
 use crate::programs::{self, Programs};
 use crate::progress::Progress;
 use crate::wire::Plan;
@@ -147,6 +148,8 @@ fn test(options: &Options, filter: Option<String>) -> Result<u8> {
 
 fn run(options: &Options, mut command: Vec<String>, kind: Kind) -> Result<u8> {
     let machine = Machine::load(&options.machine)?;
+    // What is missing is said before anything is built or downloaded.
+    process::find()?;
     let (programs, program) = collect(options, &command[0], kind)?;
     command[0] = program;
     let named = options.kernel.clone().zip(options.modules.clone());

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use crate::modules::{Module, ModuleTree};
 use crate::progress::Progress;
@@ -93,7 +93,8 @@ fn fetch(cache: &Path) -> Result<()> {
         tempfile::Builder::new().prefix("partial-").tempdir_in(cache).context("cannot use the cache")?;
     let mut download = Command::new("apt-get");
     download.args(["-q", "download"]).args(&packages).current_dir(partial.path());
-    run(&mut download).with_context(|| format!("cannot download {}: {UPDATE}", packages.join(" and ")))?;
+    run(&mut download)
+        .map_err(|error| anyhow!("cannot download {} ({error:#}): {UPDATE}", packages.join(" and ")))?;
     let tree = partial.path().join("tree");
     for entry in std::fs::read_dir(partial.path())? {
         let package = entry?.path();

@@ -141,7 +141,8 @@ impl Running {
         // QEMU has its own copies now; while these were open, its end would not be noticed.
         drop((stdin_far, stdout_far, stderr_far, control_far, monitor_far, guest_monitor, guest_monitor_far));
 
-        let qmp = Qmp::over(monitor, QMP_PATIENCE).map_err(|error| logs.explain(error))?;
+        let qmp = Qmp::over(monitor, QMP_PATIENCE).context("QEMU did not start");
+        let qmp = qmp.map_err(|error| logs.explain(error))?;
         streams::forward_output(Output::Stdout, stdout, sender.clone())?;
         streams::forward_output(Output::Stderr, stderr, sender.clone())?;
         streams::read_messages(control.try_clone()?, sender);
@@ -257,7 +258,7 @@ impl Logs {
     /// Adds the ends of the logs to an error.
     fn explain(&self, error: anyhow::Error) -> anyhow::Error {
         let mut text = format!("{error:#}");
-        for (name, file) in [("QEMU said", &self.qemu), ("The guest's console ended with", &self.console)] {
+        for (name, file) in [("QEMU said", &self.qemu), ("The guest's console said", &self.console)] {
             let log = std::fs::read(file).unwrap_or_default();
             let tail = tail(&String::from_utf8_lossy(&log), LOG_LINES);
             if !tail.is_empty() {
@@ -268,12 +269,15 @@ impl Logs {
     }
 }
 
-/// The last lines of a log, indented, without the control characters that a firmware writes.
+/// The part of a log that matters, indented, without the control characters that a firmware writes: the first
+/// sign of a crash and what follows it, or the last lines.
 fn tail(log: &str, lines: usize) -> String {
     let clean = |line: &str| -> String { line.chars().filter(|c| !c.is_control()).collect() };
     let all: Vec<String> = log.lines().map(clean).filter(|line| !line.trim().is_empty()).collect();
-    let last = &all[all.len().saturating_sub(lines)..];
-    last.iter().map(|line| format!("  | {line}")).collect::<Vec<_>>().join("\n")
+    let crash = all.iter().position(|line| CRASH_SIGNS.iter().any(|sign| line.contains(sign)));
+    let start = crash.unwrap_or(all.len().saturating_sub(lines));
+    let shown = all[start..].iter().take(lines);
+    shown.map(|line| format!("  | {line}")).collect::<Vec<_>>().join("\n")
 }
 
 /// Under translation on a busy machine a boot takes several times the usual six seconds.
@@ -281,6 +285,7 @@ const BOOT_PATIENCE: Duration = Duration::from_secs(180);
 const QMP_PATIENCE: Duration = Duration::from_secs(30);
 const END_PATIENCE: Duration = Duration::from_secs(60);
 const LOG_LINES: usize = 20;
+const CRASH_SIGNS: [&str; 3] = ["Kernel panic", "Oops", "BUG:"];
 
 #[cfg(test)]
 mod tests {
@@ -291,5 +296,13 @@ mod tests {
         assert_eq!(tail("a\r\n\nb\x1B\n\n c\n", 2), "  | b\n  |  c");
         assert_eq!(tail("a\n", 5), "  | a");
         assert_eq!(tail("\n\n", 5), "");
+    }
+
+    #[test]
+    fn of_a_crash_the_beginning_is_shown() {
+        assert_eq!(
+            tail("a\nKernel panic - not syncing\nb\nc\nd\n", 2),
+            "  | Kernel panic - not syncing\n  | b"
+        );
     }
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
 /// The modules of one kernel: the directory `/lib/modules/VERSION`.
 #[derive(Debug)]
@@ -122,8 +122,12 @@ fn read_module(file: &Path) -> Result<Vec<u8>> {
         Some("gz") => "gzip",
         _ => return std::fs::read(file).with_context(|| format!("cannot read {}", file.display())),
     };
-    let output = Command::new(tool).arg("-dc").arg(file).output().with_context(|| {
-        format!("{} is compressed and `{tool}` does not run: sudo apt-get install {tool}", file.display())
+    let package = if tool == "xz" { "xz-utils" } else { tool };
+    let output = Command::new(tool).arg("-dc").arg(file).output().map_err(|error| {
+        anyhow!(
+            "{} is compressed and {tool} does not run ({error}): sudo apt-get install {package}",
+            file.display()
+        )
     })?;
     if !output.status.success() {
         bail!(

@@ -32,9 +32,7 @@ impl Qemu {
     /// Starts QEMU with these arguments. What it prints goes to `log`; `inherited` are the descriptors that its
     /// arguments name, which the caller closes afterwards. The calling thread has to live as long as QEMU shall.
     pub fn start(arguments: &[String], log: &Path, inherited: &[BorrowedFd<'_>]) -> Result<Self> {
-        let program = programs::find(QEMU).with_context(|| {
-            format!("QEMU is not installed ({QEMU} is not in PATH): sudo apt-get install {PACKAGE}")
-        })?;
+        let program = find()?;
         let output = File::create(log).with_context(|| format!("cannot create {}", log.display()))?;
         for descriptor in inherited {
             fcntl(descriptor.as_fd(), FcntlArg::F_SETFD(FdFlag::empty()))
@@ -76,6 +74,13 @@ impl Drop for Qemu {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Where QEMU is.
+pub fn find() -> Result<PathBuf> {
+    programs::find(QEMU).with_context(|| {
+        format!("QEMU is not installed ({QEMU} is not in PATH): sudo apt-get install {PACKAGE}")
+    })
 }
 
 /// The process that becomes QEMU: the launcher's process number, QEMU's path, its arguments.

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
 /// A program of this name in `PATH`, or the program at this path if the name has a slash.
 pub fn find(name: &str) -> Option<PathBuf> {
@@ -80,11 +80,12 @@ impl Programs {
 
     fn add_libraries(&mut self, program: &Path) -> Result<()> {
         let output = Command::new("ldd").env("LC_ALL", "C").arg(program).output();
-        let output = output.context("ldd does not run: sudo apt-get install libc-bin")?;
+        let output =
+            output.map_err(|error| anyhow!("ldd does not run ({error}): sudo apt-get install libc-bin"))?;
         // A program without shared libraries makes ldd fail, and that is all right.
         for library in libraries(&String::from_utf8_lossy(&output.stdout)) {
             let library = library.map_err(|name| {
-                anyhow::anyhow!("{} needs the library {name}, which is not installed here", program.display())
+                anyhow!("{} needs the library {name}, which is not installed here", program.display())
             })?;
             self.files.entry(guest_path(Path::new(&library))?).or_insert_with(|| library.into());
         }

@@ -92,8 +92,11 @@ pub fn forward_input(mut to: UnixStream) {
                 }
             }
         }
-        // The guest sees the end of the file when the channel is closed; fails only if QEMU is gone.
-        let _ = to.shutdown(Shutdown::Both);
+        // The guest sees the end of the file when QEMU has read the end of this stream. Closing it altogether
+        // would be seen first, and what is still in it would be lost: so it stays open until QEMU closes its end.
+        // Both calls fail only if QEMU is gone.
+        let _ = to.shutdown(Shutdown::Write);
+        let _ = to.read(&mut [0]);
     });
 }
 
