@@ -274,9 +274,10 @@ impl Shared {
         let mut page = config.first_page();
         loop {
             let piece_bytes = page.piece_bytes();
-            let (region_bytes, sharing) = match bytes <= piece_bytes {
-                true => (piece_bytes, Sharing::Shared),
-                false => (bytes.next_multiple_of(page.bytes()), Sharing::Single),
+            let (region_bytes, sharing) = if bytes <= piece_bytes {
+                (piece_bytes, Sharing::Shared)
+            } else {
+                (bytes.next_multiple_of(page.bytes()), Sharing::Single)
             };
             let error = match Mapping::create(page, region_bytes, node) {
                 Ok(mapping) => return Ok((mapping, sharing)),

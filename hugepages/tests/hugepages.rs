@@ -160,6 +160,28 @@ fn physical_addresses_are_those_of_the_pages() {
     Bus::check_memory(&[&bus]);
 }
 
+#[test]
+fn a_region_of_many_mappings_is_mapped_whole_or_not_at_all() {
+    let _pages = Pages::reserve();
+    let before = Pages::available();
+    for nth in 1..=3 {
+        let bus = Bus::new().physical().shared();
+        let space = DmaSpace::new(required().with_addressing(Addressing::Physical));
+        let pool = space.pool(PAGE_BYTES, 3).expect("three pages");
+        bus.fail_map(nth);
+        space.attach(bus.clone()).expect_err("the bus refuses one of the pages");
+        assert!(bus.held().is_empty(), "{nth}");
+        let _attachment = space.attach(bus.clone()).expect("now it does not");
+        bus.fail_map(nth);
+        space.pool(PAGE_BYTES, 3).expect_err("the bus refuses one of the pages");
+        assert_eq!(bus.held().len(), 3, "{nth}");
+        drop(pool);
+        assert!(bus.held().is_empty(), "{nth}");
+        assert_eq!(space.stats().leaked_bytes, 0);
+    }
+    assert_eq!(Pages::available(), before);
+}
+
 /// The physical address of an ordinary page's start, read without the product's help.
 fn physical(address: usize) -> u64 {
     let pagemap = File::open("/proc/self/pagemap").expect("root may");
