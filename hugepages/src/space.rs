@@ -272,6 +272,7 @@ impl Shared {
         let config = &self.config;
         let node = config.numa_node;
         let mut page = config.first_page();
+        let mut preferred_error = None;
         loop {
             let piece_bytes = page.piece_bytes();
             let (region_bytes, sharing) = if bytes <= piece_bytes {
@@ -280,21 +281,22 @@ impl Shared {
                 (bytes.next_multiple_of(page.bytes()), Sharing::Single)
             };
             let error = match Mapping::create(page, region_bytes, node) {
-                Ok(mapping) => return Ok((mapping, sharing)),
+                Ok(mapping) => {
+                    preferred_error.iter().for_each(|error| self.note_fall_back(page, error));
+                    return Ok((mapping, sharing));
+                }
                 Err(error) => explain(error, page, region_bytes, node),
             };
             page = match (config.next_page(page), &error) {
-                (Some(smaller), DmaError::NoHugePages { .. }) => {
-                    self.note_fall_back(smaller, &error);
-                    smaller
-                }
+                (Some(smaller), DmaError::NoHugePages { .. }) => smaller,
                 _ => return Err(error),
             };
+            preferred_error.get_or_insert(error);
         }
     }
 
-    fn note_fall_back(&self, smaller: PageKind, error: &DmaError) {
-        let reason = format!("{smaller} are used: {error}");
+    fn note_fall_back(&self, used: PageKind, error: &DmaError) {
+        let reason = format!("{used} are used: {error}");
         let mut state = self.lock();
         if state.fell_back.is_none() {
             tracing::warn!("{reason}");

@@ -107,6 +107,27 @@ fn a_lack_of_pages_is_an_error_or_a_reported_fall_back_and_takes_none() {
 }
 
 #[test]
+fn falling_back_twice_names_what_was_preferred_and_what_is_used() {
+    let _pages = Pages::reserve();
+    let gigantic = DmaSpaceConfig::default().with_page(PageKind::Huge1G);
+    let others =
+        HugepagePools::system().status(PageKind::Huge1G, None).map_or(0, |status| status.available());
+    let taken = DmaSpace::new(gigantic.clone().with_policy(HugePolicy::Require));
+    let _all = (others > 0).then(|| taken.pool(1 << 30, usize::try_from(others).expect("small")));
+
+    let space = DmaSpace::new(gigantic.clone());
+    let _pool = space.pool(PAGE_BYTES, 3).expect("huge pages of 2 MiB");
+    let reason = space.stats().fell_back.expect("recorded");
+    assert!(reason.starts_with("huge pages of 2 MiB are used: huge pages of 1 GiB are needed"), "{reason}");
+
+    let space = DmaSpace::new(gigantic);
+    let too_many = usize::try_from(Pages::available()).expect("small") + 1;
+    let _pool = space.pool(PAGE_BYTES, too_many).expect("ordinary pages");
+    let reason = space.stats().fell_back.expect("recorded");
+    assert!(reason.starts_with("ordinary pages are used: huge pages of 1 GiB are needed"), "{reason}");
+}
+
+#[test]
 fn a_failed_map_gives_the_pages_back() {
     let _pages = Pages::reserve();
     let before = Pages::available();

@@ -231,12 +231,12 @@ fn required_pages_that_are_missing_name_the_commands() {
 }
 
 #[test]
-fn falling_back_is_recorded_with_its_reason() {
-    let config = DmaSpaceConfig::default().with_page(PageKind::Huge1G);
-    let space = DmaSpace::new(config);
-    assert_eq!(space.stats().fell_back, None);
-    let refused = space.pool(1 << 30, 500).expect_err("500 GiB");
-    assert!(matches!(refused, DmaError::OutOfMemory { .. }), "{refused}");
-    let reason = space.stats().fell_back.expect("recorded");
-    assert!(reason.contains("huge pages of 1 GiB are needed, 500 of them"), "{reason}");
+fn memory_that_nobody_has_is_an_error_under_every_policy() {
+    for policy in [HugePolicy::Prefer, HugePolicy::Never] {
+        let space = DmaSpace::new(DmaSpaceConfig::default().with_policy(policy).with_page(PageKind::Huge1G));
+        let refused = space.pool(1 << 30, 500).expect_err("500 GiB");
+        assert!(matches!(refused, DmaError::OutOfMemory { .. }), "{refused}");
+        let stats = space.stats();
+        assert_eq!((stats.regions, stats.fell_back), (0, None));
+    }
 }
