@@ -8,9 +8,9 @@
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use super::{Machine, PciAddress, PciDevice, PciError, Usage, VFIO_DRIVER, sysfs};
+use super::handover::{Failure, Holder, NO_PIN, PROBING};
+use super::{Machine, PciAddress, PciDevice, PciError, Usage, VFIO_DRIVER};
 
 /// Whether a device in use is taken all the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,10 +159,8 @@ impl Machine {
         let mut taken = Vec::new();
         let mut bound = Vec::new();
         for (device, group_node) in devices {
-            let before =
-                Before { address: device.address, driver: device.driver.clone(), pin: self.pin(&device) };
             if !device.is_bound_to_vfio() {
-                taken.push(before);
+                taken.push(self.before(&device));
                 self.hand_over(device.address, VFIO_DRIVER, Holder::Vfio)
                     .map_err(|failure| self.take_back(device.address, failure, &taken))?;
             }
@@ -178,7 +176,7 @@ impl Machine {
     /// # Errors
     /// The device is not there, or driven by a process (unless forced), or no driver of the kernel took it.
     /// A forced restore of a device that a process does not let go of times out; the kernel finishes it when
-    /// that process ends.
+    /// that process closes the device, and may keep this process from ending until then.
     pub fn restore(&self, address: PciAddress, force: Force) -> Result<Restored, BindError> {
         let device = self.controller(address)?;
         if device.is_bound_to_vfio() && force == Force::No {
@@ -189,7 +187,7 @@ impl Machine {
         }
         if let Some(driver) = device.driver.clone()
             && !device.is_bound_to_vfio()
-            && self.pin(&device) != VFIO_DRIVER
+            && self.pin(address) != VFIO_DRIVER
         {
             return Ok(Restored { address, driver });
         }
@@ -198,7 +196,7 @@ impl Machine {
             Err(Failure { step: PROBING, source }) if source.kind() == io::ErrorKind::TimedOut => {
                 return Err(BindError::NoKernelDriver { address });
             }
-            Err(failure) => return Err(self.failed(address, failure, &[])),
+            Err(failure) => return Err(self.take_back(address, failure, &[self.before(&device)])),
         }
         // It was there a moment ago; whoever takes it away now is told so.
         let driver = self.device(address)?.driver.ok_or(BindError::NoKernelDriver { address })?;
@@ -243,115 +241,6 @@ impl Machine {
         }
         Ok(group)
     }
-
-    /// The driver that `driver_override` pins the device to, or [`NO_PIN`].
-    fn pin(&self, device: &PciDevice) -> String {
-        let text = sysfs::text(&self.device_path(device.address).join("driver_override"));
-        text.ok().filter(|text| text != "(null)").unwrap_or_else(|| NO_PIN.to_owned())
-    }
-
-    /// Pins the device to `pin` and moves it to the driver that is wanted.
-    fn hand_over(&self, address: PciAddress, pin: &str, wanted: Holder<'_>) -> Result<(), Failure> {
-        let folder = self.device_path(address);
-        let write = |step, path: PathBuf, text: String| {
-            sysfs::write_within(path, text, self.clock(), STEP).map_err(|source| Failure { step, source })
-        };
-        let driver = || sysfs::link_name(&folder.join("driver")).ok().flatten();
-        // An empty line takes the pin off.
-        write("setting driver_override", folder.join("driver_override"), format!("{pin}\n"))?;
-        if let Some(held_by) = driver().filter(|driver| !wanted.is(Some(driver))) {
-            let unbind = self.pci("drivers").join(held_by).join("unbind");
-            write(UNBINDING, unbind, address.to_string())?;
-            if !sysfs::wait_until(self.clock(), STEP, || driver().is_none()) {
-                let source = sysfs::timed_out("the driver did not let go of the device", STEP);
-                return Err(Failure { step: UNBINDING, source });
-            }
-        }
-        if wanted.is(driver().as_deref()) {
-            return Ok(());
-        }
-        write(PROBING, self.pci("drivers_probe"), address.to_string())?;
-        if !sysfs::wait_until(self.clock(), STEP, || wanted.is(driver().as_deref())) {
-            let source = sysfs::timed_out("the driver did not take the device", STEP);
-            return Err(Failure { step: PROBING, source });
-        }
-        Ok(())
-    }
-
-    /// Puts back what was there before, in reverse order, and makes the error that tells of it.
-    fn take_back(&self, address: PciAddress, failure: Failure, taken: &[Before]) -> BindError {
-        let mut left = Vec::new();
-        for before in taken.iter().rev() {
-            let holder = before.driver.as_deref().map_or(Holder::Nobody, Holder::Driver);
-            if self.hand_over(before.address, &before.pin, holder).is_err() {
-                left.push(before.address);
-            }
-        }
-        // An unbinding that timed out still hangs in the kernel, and comes to pass when it can.
-        if failure.step == UNBINDING && failure.source.kind() == io::ErrorKind::TimedOut {
-            left.push(address);
-        }
-        self.failed(address, failure, &left)
-    }
-
-    fn failed(&self, address: PciAddress, failure: Failure, left: &[PciAddress]) -> BindError {
-        let Failure { step, source } = failure;
-        if source.kind() == io::ErrorKind::PermissionDenied && left.is_empty() {
-            return BindError::NotPermitted { address, source };
-        }
-        let state = |address: &PciAddress| match self.device(*address) {
-            Ok(PciDevice { driver: Some(driver), .. }) => format!("{address} is held by {driver} now"),
-            Ok(_) => format!("{address} has no driver now"),
-            Err(_) => format!("{address} is gone"),
-        };
-        let pending = source.kind() == io::ErrorKind::TimedOut && step == UNBINDING;
-        let mut what: Vec<String> = left.iter().map(state).collect();
-        if pending {
-            what.push("the kernel goes on with it when whoever holds the device lets go".to_owned());
-        }
-        let outcome = if what.is_empty() {
-            Outcome::NothingChanged
-        } else {
-            Outcome::Changed { what: what.join(", ") }
-        };
-        BindError::Failed { address, step, outcome, source }
-    }
-}
-
-/// How a device was before it was touched.
-struct Before {
-    address: PciAddress,
-    driver: Option<String>,
-    pin: String,
-}
-
-/// Who is to hold a device.
-#[derive(Clone, Copy)]
-enum Holder<'a> {
-    /// vfio-pci.
-    Vfio,
-    /// Any driver but vfio-pci.
-    Kernel,
-    /// This one.
-    Driver(&'a str),
-    /// None.
-    Nobody,
-}
-
-impl Holder<'_> {
-    fn is(self, driver: Option<&str>) -> bool {
-        match self {
-            Self::Vfio => driver == Some(VFIO_DRIVER),
-            Self::Kernel => driver.is_some_and(|driver| driver != VFIO_DRIVER),
-            Self::Driver(name) => driver == Some(name),
-            Self::Nobody => driver.is_none(),
-        }
-    }
-}
-
-struct Failure {
-    step: &'static str,
-    source: io::Error,
 }
 
 impl fmt::Display for Outcome {
@@ -383,11 +272,6 @@ impl fmt::Display for Listed<'_> {
 
 /// Drivers that do no DMA of their own, so that the kernel lets their devices share a group with ours.
 const HARMLESS_DRIVERS: [&str; 4] = [VFIO_DRIVER, "pcieport", "pci-stub", "shpchp"];
-const NO_PIN: &str = "";
-const UNBINDING: &str = "unbinding";
-const PROBING: &str = "binding";
-/// The longest that one step may take. A kernel that stops a busy controller needs some seconds.
-const STEP: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests;

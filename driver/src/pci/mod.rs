@@ -18,6 +18,7 @@ mod address;
 mod binding;
 mod blocks;
 mod device;
+mod handover;
 mod machine;
 mod process;
 mod sysfs;

@@ -56,7 +56,7 @@ pub(super) fn names(path: &Path) -> Result<Vec<String>, PciError> {
 ///
 /// The kernel blocks a write to `unbind` until everybody has let go of the device, and cannot be told to
 /// give up. The write therefore happens on a thread of its own, which is left behind when the time is up
-/// and ends when the kernel lets it.
+/// and ends when the kernel lets it: until then the process cannot end either.
 pub(super) fn write_within(path: PathBuf, text: String, clock: &Clock, span: Duration) -> io::Result<()> {
     let (done, result) = mpsc::channel();
     thread::Builder::new().name("doorbell-sysfs".to_owned()).spawn(move || {

@@ -45,7 +45,8 @@ impl VfioMapper {
     }
 
     fn holds(&self, iova: Iova, bytes: u64) -> bool {
-        let Some(last) = bytes.checked_sub(1).and_then(|more| iova.0.checked_add(more)) else { return false };
+        // No bytes at all are for the kernel to refuse.
+        let Some(last) = iova.0.checked_add(bytes.saturating_sub(1)) else { return false };
         self.windows.iter().any(|window| window.contains(&iova.0) && window.contains(&last))
     }
 

@@ -158,3 +158,15 @@ fn a_kernel_without_the_nvme_driver_is_named() {
     let text = machine.restore(address, Force::No).expect_err("no driver").to_string();
     assert!(text.contains("sudo modprobe nvme"), "{text}");
 }
+
+#[test]
+fn a_caller_without_the_right_is_told_so_and_nothing_is_reported_as_changed() {
+    let fake = FakeMachine::new();
+    let address = fake.controller(A, Some("nvme"), Some(12));
+    let machine = fake.machine();
+    let before = machine.before(&machine.device(address).expect("there"));
+    // What a caller other than root gets from sysfs; root, who may run this test, may write to anything.
+    let failure = Failure { step: "a step", source: io::ErrorKind::PermissionDenied.into() };
+    let error = machine.take_back(address, failure, &[before]);
+    assert!(matches!(error, BindError::NotPermitted { .. }), "{error}");
+}
