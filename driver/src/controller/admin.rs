@@ -1,0 +1,241 @@
+//! The admin queue (NVMe Base 2.0, 3.3.1 and 5): one command at a time, and event requests kept armed.
+//!
+//! Invariants: the data page belongs to at most one live command; after a command has timed out the queue
+//! takes no further one, since nobody knows whether the device still writes to the page.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use doorbell_hugepages::DmaBuf;
+use doorbell_spec::command::SubmissionEntry;
+use doorbell_spec::identify::IDENTIFY_BYTES;
+use doorbell_spec::log_page::AsyncEvent;
+use doorbell_spec::{Cid, Clock, CompletionEntry, Iova, Transport};
+
+use super::registers::Registers;
+use crate::error::ControllerError;
+use crate::queue::{CidLayout, CommandIds, CompletionRing, Generations, SlotIndex, SubmissionRing};
+
+/// Entries of both admin rings: 32 is enough for the events and one command, and every controller has it.
+pub(crate) const ADMIN_ENTRIES: u16 = 32;
+
+/// Event requests kept with the controller at most.
+const EVENTS_ARMED_MAX: u32 = 4;
+
+/// Events that nobody has fetched yet and that are kept.
+const EVENTS_KEPT_MAX: usize = 64;
+
+/// The admin queue pair.
+#[derive(Debug)]
+pub(crate) struct Admin {
+    sq: SubmissionRing,
+    cq: CompletionRing,
+    ids: CommandIds,
+    layout: CidLayout,
+    slots: Box<[AdminSlot]>,
+    /// One page for the data of the command that is under way.
+    data: Arc<DmaBuf>,
+    events: VecDeque<AsyncEvent>,
+    events_armed: u32,
+    line: Line,
+}
+
+/// What waits, and how.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    pub(crate) registers: Registers,
+    pub(crate) transport: Arc<dyn Transport>,
+    pub(crate) clock: Clock,
+    pub(crate) timeout: Duration,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct AdminSlot {
+    generation: u16,
+    use_of: Use,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    Free,
+    /// Somebody waits for it.
+    Command,
+    /// Answered, not yet fetched by the one who waits.
+    Answered(CompletionEntry),
+    /// With the controller until something happens.
+    EventRequest,
+    /// Never answered in time.
+    Lost,
+}
+
+/// Whether a command brings data back in the data page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Data {
+    None,
+    Page,
+}
+
+impl Admin {
+    pub(crate) fn new(sq: SubmissionRing, cq: CompletionRing, data: DmaBuf, line: Line) -> Self {
+        let depth = ADMIN_ENTRIES - 1;
+        Self {
+            sq,
+            cq,
+            ids: CommandIds::new(depth),
+            layout: CidLayout::new(depth, Generations::On),
+            slots: (0..depth).map(|_| AdminSlot { generation: 0, use_of: Use::Free }).collect(),
+            data: Arc::new(data),
+            events: VecDeque::with_capacity(EVENTS_KEPT_MAX),
+            events_armed: 0,
+            line,
+        }
+    }
+
+    /// Runs a command without data and waits for its end.
+    pub(crate) fn execute(
+        &mut self,
+        command: &'static str,
+        entry: SubmissionEntry,
+    ) -> Result<CompletionEntry, ControllerError> {
+        self.run(command, entry, Data::None)
+    }
+
+    /// Runs a command that returns up to 4096 bytes, and waits for its end.
+    pub(crate) fn fetch(
+        &mut self,
+        command: &'static str,
+        entry: SubmissionEntry,
+    ) -> Result<[u8; IDENTIFY_BYTES], ControllerError> {
+        self.run(command, entry, Data::Page)?;
+        let mut bytes = [0; IDENTIFY_BYTES];
+        bytes.copy_from_slice(&self.data.as_slice()[..IDENTIFY_BYTES]);
+        Ok(bytes)
+    }
+
+    /// Keeps event requests with the controller: as many as it allows, and no more than a few.
+    pub(crate) fn arm_events(&mut self, limit: u32) {
+        while self.events_armed < limit.min(EVENTS_ARMED_MAX) {
+            let Some(slot) = self.ids.acquire() else { return };
+            self.post(slot, Use::EventRequest, SubmissionEntry::async_event_request());
+            self.events_armed += 1;
+        }
+        self.sq.ring();
+    }
+
+    /// Takes what the controller has written, and answers the oldest event not yet fetched.
+    pub(crate) fn next_event(&mut self) -> Option<AsyncEvent> {
+        self.reap();
+        self.events.pop_front()
+    }
+
+    fn run(
+        &mut self,
+        command: &'static str,
+        mut entry: SubmissionEntry,
+        data: Data,
+    ) -> Result<CompletionEntry, ControllerError> {
+        if self.slots.iter().any(|slot| slot.use_of == Use::Lost) {
+            return Err(ControllerError::ControllerFailed);
+        }
+        let Some(slot) = self.ids.acquire() else { return Err(ControllerError::ControllerFailed) };
+        if data == Data::Page {
+            if let Some(page) = Arc::get_mut(&mut self.data) {
+                page.as_mut_slice().fill(0);
+            }
+            entry.prp1 = self.data.iova().0;
+        }
+        self.post(slot, Use::Command, entry);
+        self.sq.ring();
+        let answer = self.wait(command, slot);
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) => {
+                self.slots[slot.index()].use_of = Use::Lost;
+                return Err(error);
+            }
+        };
+        self.release(slot);
+        let status = answer.status();
+        if !status.is_success() {
+            return Err(ControllerError::Admin { command, status });
+        }
+        Ok(answer)
+    }
+
+    fn wait(&mut self, command: &'static str, slot: SlotIndex) -> Result<CompletionEntry, ControllerError> {
+        let Line { clock, transport, registers, timeout } = self.line.clone();
+        let deadline = clock.deadline(timeout);
+        loop {
+            let late = deadline.passed(&clock);
+            self.reap();
+            if let Use::Answered(answer) = self.slots[slot.index()].use_of {
+                return Ok(answer);
+            }
+            if registers.csts(command)?.fatal() {
+                return Err(ControllerError::Fatal { step: command });
+            }
+            if late {
+                let hint = "; the controller is taken for dead, open it again";
+                return Err(ControllerError::Timeout { step: command, span: deadline.span(), hint });
+            }
+            transport.relax(&clock);
+        }
+    }
+
+    fn post(&mut self, slot: SlotIndex, use_of: Use, mut entry: SubmissionEntry) {
+        let it = &mut self.slots[slot.index()];
+        it.use_of = use_of;
+        entry.cid = self.layout.cid(slot, it.generation).0;
+        self.sq.post(&entry);
+    }
+
+    /// Takes completions, once round the ring at most.
+    fn reap(&mut self) {
+        for _ in 0..ADMIN_ENTRIES {
+            let Some(entry) = self.cq.pop() else { break };
+            let cid = Cid(entry.cid);
+            let slot = self.layout.slot(cid);
+            let Some(it) = self.slots.get_mut(slot.index()) else { continue };
+            if entry.sq_id != 0 || self.layout.cid(slot, it.generation) != cid {
+                tracing::warn!(cid = entry.cid, "admin completion that names no live command");
+                continue;
+            }
+            match it.use_of {
+                Use::Command => it.use_of = Use::Answered(entry),
+                Use::EventRequest => self.event_fired(slot, &entry),
+                // Even if a lost command ends after all, its failure has been reported: it stays lost.
+                Use::Free | Use::Answered(_) | Use::Lost => {
+                    tracing::warn!(cid = entry.cid, "admin completion that nobody waits for");
+                }
+            }
+        }
+        self.cq.ring();
+    }
+
+    fn event_fired(&mut self, slot: SlotIndex, entry: &CompletionEntry) {
+        self.events_armed -= 1;
+        self.release(slot);
+        // A request that fails (more than the controller allows) is not an event, and is not repeated.
+        if entry.status().is_success() && self.events.len() < EVENTS_KEPT_MAX {
+            self.events.push_back(AsyncEvent::from_dw0(entry.dw0));
+        }
+    }
+
+    fn release(&mut self, slot: SlotIndex) {
+        let it = &mut self.slots[slot.index()];
+        it.use_of = Use::Free;
+        it.generation = self.layout.next(it.generation);
+        self.ids.release(slot);
+    }
+
+    /// Shares of the memory that the device may reach: while they exist, it is not freed.
+    pub(crate) fn keepers(&self) -> [Arc<DmaBuf>; 3] {
+        [self.sq.keeper(), self.cq.keeper(), Arc::clone(&self.data)]
+    }
+
+    /// Where the device finds the rings.
+    pub(crate) fn ring_addresses(&self) -> (Iova, Iova) {
+        (self.sq.iova(), self.cq.iova())
+    }
+}

@@ -1,0 +1,92 @@
+//! What the controller reports by itself (NVMe Base 2.0, 5.2), as values.
+
+use doorbell_spec::log_page::{AsyncEvent, AsyncEventKind, HealthPage, LogPage};
+use doorbell_spec::{BusEvent, Nsid, SubmissionEntry};
+
+use super::bring_up::find_namespaces;
+use super::device::lock;
+use super::{Controller, Shared};
+use crate::error::ControllerError;
+
+/// Something that happened to the controller, not to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ControllerEvent {
+    /// Namespaces were added, removed or changed: [`Controller::namespaces`] has them anew.
+    NamespacesChanged,
+    /// Reliability, temperature or spare: `info` of the event.
+    Health(u8),
+    /// An error that belongs to no command: `info` of the event.
+    Error(u8),
+    /// An event of another kind.
+    Other(AsyncEvent),
+    /// Somebody asks for the device back: close it soon.
+    RemovalRequested,
+    /// The device is gone.
+    Removed,
+}
+
+impl Controller {
+    /// The next event, if there is one. Never waits for an event; when there is one, reads the log page
+    /// that belongs to it, which takes an admin command, and asks for the next.
+    ///
+    /// # Errors
+    /// The controller has failed.
+    pub fn poll_event(&self) -> Result<Option<ControllerEvent>, ControllerError> {
+        let shared = &self.shared;
+        match shared.device.transport.poll_event() {
+            Some(BusEvent::RemovalRequested) => return Ok(Some(ControllerEvent::RemovalRequested)),
+            Some(BusEvent::Removed) => {
+                shared.fail("the device was removed");
+                return Ok(Some(ControllerEvent::Removed));
+            }
+            _ => {}
+        }
+        let Some(event) = shared.with_admin(|admin| Ok(admin.next_event()))? else { return Ok(None) };
+        clear(shared, event)?;
+        let limit = shared.identify.event_limit();
+        shared.with_admin(|admin| {
+            admin.arm_events(limit);
+            Ok(())
+        })?;
+        Ok(Some(match event.kind {
+            AsyncEventKind::Notice if event.info == AsyncEvent::NAMESPACE_CHANGED => {
+                let namespaces = find_namespaces(&shared.device, &shared.identify, shared.id)?;
+                *lock(&shared.namespaces) = namespaces;
+                ControllerEvent::NamespacesChanged
+            }
+            AsyncEventKind::Health => ControllerEvent::Health(event.info),
+            AsyncEventKind::Error => ControllerEvent::Error(event.info),
+            _ => ControllerEvent::Other(event),
+        }))
+    }
+
+    /// The SMART / Health log of the whole controller. Waits for an admin command.
+    ///
+    /// # Errors
+    /// The controller did not answer, or refused.
+    pub fn health(&self) -> Result<HealthPage, ControllerError> {
+        let bytes = u32::try_from(size_of::<HealthPage>()).unwrap_or(u32::MAX);
+        let entry = SubmissionEntry::query_log_page(LogPage::Health, Nsid::ALL, bytes);
+        let data = self.shared.with_admin(|admin| admin.fetch("Get Log Page (Health)", entry))?;
+        let mut page = [0; size_of::<HealthPage>()];
+        page.copy_from_slice(&data[..size_of::<HealthPage>()]);
+        Ok(zerocopy::transmute!(page))
+    }
+}
+
+/// Reads the log page that an event names: until then the controller reports no other of its kind (5.2).
+fn clear(shared: &Shared, event: AsyncEvent) -> Result<(), ControllerError> {
+    let bytes = match event.log_page {
+        LogPage::Error => 64,
+        LogPage::Health | LogPage::FirmwareSlot => 512,
+        LogPage::ChangedNamespaces => 4096,
+        _ => return Ok(()),
+    };
+    let entry = SubmissionEntry::query_log_page(event.log_page, Nsid::ALL, bytes);
+    match shared.with_admin(|admin| admin.fetch("Get Log Page", entry)) {
+        // A page that the controller refuses cannot be read, and that is no reason to stop.
+        Ok(_) | Err(ControllerError::Admin { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}

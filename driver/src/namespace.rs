@@ -1,0 +1,232 @@
+//! A namespace: what a request needs to know of it, as a small value.
+
+use doorbell_spec::identify::{IdentifyController, IdentifyNamespace, NSFEAT_ATOMICS};
+use doorbell_spec::{Blocks, Lba, Nsid};
+
+/// A namespace of one controller. A snapshot: a change of the namespace shows in the next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Namespace {
+    pub(crate) nsid: Nsid,
+    pub(crate) controller: ControllerId,
+    pub(crate) block_shift: u8,
+    pub(crate) metadata_bytes: u16,
+    pub(crate) blocks: u64,
+    /// Optimal boundary in blocks; 0 is none.
+    pub(crate) boundary: u32,
+    atomics: AtomicUnits,
+    write_protected: bool,
+}
+
+/// Which controller of this process; tells the namespaces of several controllers apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ControllerId(pub(crate) u32);
+
+/// What is written or compared as one, in blocks (NVM Command Set 1.0, 2.1.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtomicUnits {
+    /// Writes up to this size are not mixed with other writes (AWUN or NAWUN).
+    pub normal: Blocks,
+    /// Writes up to this size are whole or absent after a power failure (AWUPF or NAWUPF).
+    pub power_fail: Blocks,
+    /// Fused compare and write up to this size are atomic (ACWU or NACWU).
+    pub compare_and_write: Blocks,
+    /// Writes that cross a multiple of this are not atomic (NABSN); `None` if there is no boundary.
+    pub boundary: Option<Blocks>,
+}
+
+/// Why a namespace cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NamespaceError {
+    /// There is no such namespace.
+    #[error("namespace {nsid} does not exist; this controller has {present}")]
+    NotFound {
+        /// The one asked for.
+        nsid: Nsid,
+        /// Those that exist, written out.
+        present: String,
+    },
+    /// Blocks carry metadata, which requests cannot transfer yet.
+    #[error(
+        "namespace {nsid} has {metadata_bytes} bytes of metadata per block, which is not supported; \
+         reformat it with `nvme format` to a format without metadata"
+    )]
+    Metadata {
+        /// Which one.
+        nsid: Nsid,
+        /// MS of its format.
+        metadata_bytes: u16,
+    },
+    /// The device describes it in a way that makes no sense.
+    #[error("namespace {nsid} reports {what}, which the specification does not allow")]
+    Nonsense {
+        /// Which one.
+        nsid: Nsid,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+impl Namespace {
+    /// Takes the identify data apart. Answers `None` for a namespace that is not active.
+    pub(crate) fn from_identify(
+        controller: ControllerId,
+        nsid: Nsid,
+        of_controller: &IdentifyController,
+        data: &IdentifyNamespace,
+    ) -> Result<Option<Self>, NamespaceError> {
+        if data.blocks == 0 {
+            return Ok(None);
+        }
+        let format = data.format();
+        let block_shift = format.block_shift();
+        if !(BLOCK_SHIFT_MIN..=BLOCK_SHIFT_MAX).contains(&block_shift) {
+            let what = format!("blocks of 2^{block_shift} bytes");
+            return Err(NamespaceError::Nonsense { nsid, what });
+        }
+        if data.blocks > u64::MAX >> block_shift {
+            let what = format!("{} blocks of 2^{block_shift} bytes", data.blocks);
+            return Err(NamespaceError::Nonsense { nsid, what });
+        }
+        Ok(Some(Self {
+            nsid,
+            controller,
+            block_shift,
+            metadata_bytes: format.metadata_bytes(),
+            blocks: data.blocks,
+            boundary: u32::from(data.optimal_boundary),
+            atomics: AtomicUnits::of(of_controller, data),
+            write_protected: data.attributes & 1 == 1,
+        }))
+    }
+
+    /// Its identifier.
+    #[must_use]
+    pub fn nsid(&self) -> Nsid {
+        self.nsid
+    }
+
+    /// Bytes per logical block: a power of two from 512 on.
+    #[must_use]
+    pub fn block_bytes(&self) -> u32 {
+        1 << self.block_shift
+    }
+
+    /// Its size in logical blocks.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Its size in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.blocks << self.block_shift
+    }
+
+    /// Metadata bytes per block; only 0 can be read and written.
+    #[must_use]
+    pub fn metadata_bytes(&self) -> u16 {
+        self.metadata_bytes
+    }
+
+    /// The boundary (NOIOB) that requests are split at, `None` if there is none.
+    #[must_use]
+    pub fn optimal_boundary(&self) -> Option<Blocks> {
+        (self.boundary > 0).then_some(Blocks(self.boundary))
+    }
+
+    /// What is written as one.
+    #[must_use]
+    pub fn atomic_units(&self) -> AtomicUnits {
+        self.atomics
+    }
+
+    /// Whether the device said that it refuses writes.
+    #[must_use]
+    pub fn is_write_protected(&self) -> bool {
+        self.write_protected
+    }
+
+    /// Whether `blocks` from `lba` on lie within the namespace.
+    #[inline]
+    #[must_use]
+    pub fn contains(&self, lba: Lba, blocks: u64) -> bool {
+        lba.0.checked_add(blocks).is_some_and(|end| end <= self.blocks)
+    }
+}
+
+impl AtomicUnits {
+    fn of(controller: &IdentifyController, namespace: &IdentifyNamespace) -> Self {
+        let own = namespace.features & NSFEAT_ATOMICS != 0;
+        let pick = |of_namespace: u16, of_controller: u16| {
+            let zero_based = if own && of_namespace != 0 { of_namespace } else { of_controller };
+            Blocks(u32::from(zero_based) + 1)
+        };
+        let boundary = own && namespace.atomic_boundary_z != 0;
+        Self {
+            normal: pick(namespace.atomic_write_z, controller.atomic_write_z),
+            power_fail: pick(namespace.atomic_write_power_fail_z, controller.atomic_write_power_fail_z),
+            compare_and_write: pick(namespace.atomic_compare_z, controller.atomic_compare_z),
+            boundary: boundary.then(|| Blocks(u32::from(namespace.atomic_boundary_z) + 1)),
+        }
+    }
+}
+
+/// The smallest block of the specification (LBADS below 9 is "not in use").
+const BLOCK_SHIFT_MIN: u8 = 9;
+/// The largest block accepted: 64 KiB. Larger ones have not been seen, and would not fit into a request.
+const BLOCK_SHIFT_MAX: u8 = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use doorbell_spec::identify::LbaFormat;
+
+    fn identify(block_shift: u8, blocks: u64) -> IdentifyNamespace {
+        let mut data = IdentifyNamespace::zeroed();
+        data.blocks = blocks;
+        data.formats[0] = LbaFormat::new().with_block_shift(block_shift);
+        data
+    }
+
+    fn parse(data: &IdentifyNamespace) -> Result<Option<Namespace>, NamespaceError> {
+        let controller = IdentifyController::zeroed();
+        Namespace::from_identify(ControllerId(0), Nsid(1), &controller, data)
+    }
+
+    #[test]
+    fn sizes_that_make_no_sense_are_refused() {
+        for shift in 0..=u8::MAX {
+            let accepted = parse(&identify(shift, 100)).is_ok();
+            assert_eq!(accepted, (9..=16).contains(&shift), "2^{shift} bytes");
+        }
+        assert!(parse(&identify(12, u64::MAX)).is_err());
+        assert!(parse(&identify(12, u64::MAX >> 12)).is_ok());
+        assert_eq!(parse(&identify(0, 0)), Ok(None));
+    }
+
+    #[test]
+    fn ranges_are_checked_without_overflow() {
+        let namespace = parse(&identify(9, 100)).expect("fine").expect("active");
+        assert!(namespace.contains(Lba(99), 1));
+        assert!(!namespace.contains(Lba(99), 2));
+        assert!(!namespace.contains(Lba(u64::MAX), 1));
+        assert!(!namespace.contains(Lba(1), u64::MAX));
+    }
+
+    #[test]
+    fn atomic_units_of_the_namespace_win_where_it_has_its_own() {
+        let mut controller = IdentifyController::zeroed();
+        controller.atomic_write_z = 7;
+        let mut data = identify(9, 100);
+        data.atomic_write_z = 15;
+        data.atomic_boundary_z = 31;
+        assert_eq!(AtomicUnits::of(&controller, &data).normal, Blocks(8));
+        assert_eq!(AtomicUnits::of(&controller, &data).boundary, None);
+        data.features = NSFEAT_ATOMICS;
+        let own = AtomicUnits::of(&controller, &data);
+        assert_eq!((own.normal, own.boundary), (Blocks(16), Some(Blocks(32))));
+        assert_eq!(own.power_fail, Blocks(1));
+    }
+}

@@ -1,0 +1,54 @@
+//! What a queue pair is made with.
+
+use doorbell_spec::Clock;
+
+use super::ids::Generations;
+
+/// The configuration of a queue pair. `QueueConfig::default()` suits most.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct QueueConfig {
+    /// How many commands may be outstanding: 1 to the controller's limit. `None` is 128, or the
+    /// controller's limit if that is less.
+    pub depth: Option<u32>,
+    /// How the I/O classes share the queue.
+    pub class_weights: ClassWeights,
+    /// The interrupt vector that completions signal; `None` (the default) for a polled queue.
+    pub interrupt_vector: Option<u16>,
+    /// The clock that latencies are measured with; `None` is the controller's.
+    pub clock: Option<Clock>,
+    /// Whether command identifiers carry a generation.
+    pub generations: Generations,
+}
+
+/// How the I/O classes share a queue, as parts of its depth while both want it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClassWeights {
+    /// Requests that somebody waits for.
+    pub sync: u16,
+    /// Requests that nobody waits for.
+    pub r#async: u16,
+}
+
+impl QueueConfig {
+    /// The depth if none is asked for.
+    pub const DEPTH_DEFAULT: u32 = 128;
+
+    /// The default with this depth.
+    #[must_use]
+    pub fn with_depth(depth: u32) -> Self {
+        Self { depth: Some(depth), ..Self::default() }
+    }
+}
+
+impl Default for QueueConfig {
+    fn default() -> Self {
+        Self {
+            depth: None,
+            class_weights: ClassWeights { sync: 1, r#async: 1 },
+            interrupt_vector: None,
+            clock: None,
+            generations: Generations::On,
+        }
+    }
+}

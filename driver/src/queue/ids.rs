@@ -1,0 +1,265 @@
+//! Command identifiers: a bitmap of free slots, and a generation per slot.
+//!
+//! Invariants: a bit is set exactly while its slot is free; a slot is handed out to one command at a
+//! time; an identifier never is 0xFFFF, which the error log uses for "no command" (NVMe Base 2.0,
+//! 3.3.3.1). One thread owns the bitmap: nothing here is atomic.
+//!
+//! The low bits of an identifier are the slot. The bits left over by the depth are the slot's
+//! generation, which moves on whenever the slot is released, so that a late or duplicate completion is
+//! told from a current one until the generation has come round.
+
+use doorbell_spec::Cid;
+
+/// The index of a command's slot: less than the queue's depth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct SlotIndex(pub(crate) u16);
+
+impl SlotIndex {
+    #[inline]
+    pub(crate) fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// Whether identifiers carry a generation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Generations {
+    /// They do: a late or duplicate completion is recognised.
+    #[default]
+    On,
+    /// They do not: for a device that needs identifiers below the queue's depth.
+    Off,
+}
+
+/// The free slots of one queue.
+#[derive(Debug)]
+pub(crate) struct CommandIds {
+    free: Box<[u64]>,
+    hint: usize,
+}
+
+/// Identifiers taken from one word of the bitmap at once and not yet used.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct IdBatch {
+    word: usize,
+    mask: u64,
+}
+
+impl CommandIds {
+    /// All of `depth` slots free.
+    pub(crate) fn new(depth: u16) -> Self {
+        let depth = usize::from(depth);
+        let free = (0..depth.div_ceil(WORD_BITS))
+            .map(|word| match depth - word * WORD_BITS {
+                rest if rest >= WORD_BITS => u64::MAX,
+                rest => (1 << rest) - 1,
+            })
+            .collect();
+        Self { free, hint: 0 }
+    }
+
+    /// Takes one free slot.
+    #[inline]
+    pub(crate) fn acquire(&mut self) -> Option<SlotIndex> {
+        let word = self.word_with_free()?;
+        let bits = &mut self.free[word];
+        let slot = slot_at(word, bits.trailing_zeros());
+        *bits &= *bits - 1;
+        Some(slot)
+    }
+
+    /// Takes up to `count` slots of one word in one step; fewer if the word has fewer.
+    #[inline]
+    pub(crate) fn acquire_batch(&mut self, count: u32) -> IdBatch {
+        let Some(word) = self.word_with_free() else { return IdBatch::default() };
+        let bits = self.free[word];
+        let mask = if count >= bits.count_ones() { bits } else { lowest_bits(bits, count) };
+        self.free[word] = bits & !mask;
+        IdBatch { word, mask }
+    }
+
+    /// Gives the unused rest of a batch back.
+    #[inline]
+    pub(crate) fn release_batch(&mut self, batch: IdBatch) {
+        if let Some(bits) = self.free.get_mut(batch.word) {
+            debug_assert_eq!(*bits & batch.mask, 0, "a slot of the batch was free already");
+            *bits |= batch.mask;
+        }
+    }
+
+    /// Gives a slot back. The slot must have been acquired and not yet released.
+    #[inline]
+    pub(crate) fn release(&mut self, slot: SlotIndex) {
+        let (word, bit) = (slot.index() / WORD_BITS, slot.index() % WORD_BITS);
+        debug_assert_eq!(self.free[word] & 1 << bit, 0, "slot {} was free already", slot.0);
+        self.free[word] |= 1 << bit;
+    }
+
+    /// How many slots are free. Counts bits: not for the hot path.
+    pub(crate) fn available(&self) -> u32 {
+        self.free.iter().map(|word| word.count_ones()).sum()
+    }
+
+    /// The next word, from the hint on, that has a free slot.
+    #[inline]
+    fn word_with_free(&mut self) -> Option<usize> {
+        if self.free[self.hint] != 0 {
+            return Some(self.hint);
+        }
+        let words = self.free.len();
+        let word = (self.hint + 1..words).chain(0..self.hint).find(|word| self.free[*word] != 0)?;
+        self.hint = word;
+        Some(word)
+    }
+}
+
+impl IdBatch {
+    /// Takes the next identifier of the batch.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Option<SlotIndex> {
+        if self.mask == 0 {
+            return None;
+        }
+        let slot = slot_at(self.word, self.mask.trailing_zeros());
+        self.mask &= self.mask - 1;
+        Some(slot)
+    }
+
+    /// How many identifiers are left in it.
+    pub(crate) fn len(self) -> u32 {
+        self.mask.count_ones()
+    }
+}
+
+/// How a slot and its generation make an identifier.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CidLayout {
+    slot_bits: u32,
+    slot_mask: u16,
+    generations: u16,
+}
+
+impl CidLayout {
+    /// The layout for `depth` slots.
+    pub(crate) fn new(depth: u16, generations: Generations) -> Self {
+        let slot_bits = u16::BITS - depth.saturating_sub(1).leading_zeros();
+        let slot_mask = low_mask(slot_bits);
+        let spare = low_mask(u16::BITS - slot_bits);
+        // The generation of all ones is left out: with the last slot it would make 0xFFFF. At least one
+        // generation remains, which is the same as none.
+        let generations = match generations {
+            Generations::On => spare.max(1),
+            Generations::Off => 1,
+        };
+        Self { slot_bits, slot_mask, generations }
+    }
+
+    /// The identifier of a slot in a generation.
+    #[inline]
+    pub(crate) fn cid(self, slot: SlotIndex, generation: u16) -> Cid {
+        Cid(slot.0 | generation.checked_shl(self.slot_bits).unwrap_or(0))
+    }
+
+    /// The slot that an identifier names. May be beyond the depth: the device chose it.
+    #[inline]
+    pub(crate) fn slot(self, cid: Cid) -> SlotIndex {
+        SlotIndex(cid.0 & self.slot_mask)
+    }
+
+    /// The generation after this one.
+    #[inline]
+    pub(crate) fn next(self, generation: u16) -> u16 {
+        if generation + 1 >= self.generations { 0 } else { generation + 1 }
+    }
+}
+
+const WORD_BITS: usize = u64::BITS as usize;
+
+#[expect(clippy::cast_possible_truncation)]
+#[inline]
+fn slot_at(word: usize, bit: u32) -> SlotIndex {
+    SlotIndex((word * WORD_BITS) as u16 + bit as u16)
+}
+
+#[inline]
+fn lowest_bits(mut bits: u64, count: u32) -> u64 {
+    let all = bits;
+    for _ in 0..count {
+        bits &= bits.wrapping_sub(1);
+    }
+    all & !bits
+}
+
+fn low_mask(bits: u32) -> u16 {
+    u16::try_from((1_u32 << bits) - 1).unwrap_or(u16::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_slot_is_handed_out_once_and_comes_back() {
+        for depth in [1_u16, 2, 31, 63, 64, 65, 127, 128, 129, 1000, 65_535] {
+            let mut ids = CommandIds::new(depth);
+            let mut taken = BTreeSet::new();
+            while let Some(slot) = ids.acquire() {
+                assert!(slot.0 < depth && taken.insert(slot));
+            }
+            assert_eq!(taken.len(), usize::from(depth));
+            assert_eq!(ids.available(), 0);
+            taken.iter().for_each(|slot| ids.release(*slot));
+            assert_eq!(ids.available(), u32::from(depth));
+        }
+    }
+
+    #[test]
+    fn a_batch_takes_what_one_word_has_and_gives_the_rest_back() {
+        let mut ids = CommandIds::new(70);
+        let mut first = ids.acquire_batch(32);
+        assert_eq!(first.len(), 32);
+        let used = first.take().expect("one of 32");
+        ids.release_batch(first);
+        assert_eq!(ids.available(), 69);
+        assert_eq!(ids.acquire_batch(1000).len(), 63);
+        assert_eq!(ids.acquire_batch(1000).len(), 6);
+        assert_eq!(ids.acquire_batch(1).len(), 0);
+        ids.release(used);
+        assert_eq!(ids.acquire_batch(8).take(), Some(used));
+    }
+
+    #[test]
+    fn an_identifier_names_its_slot_and_is_never_all_ones() {
+        for depth in [1_u16, 2, 3, 64, 65, 1023, 1024, 32_768, 32_769, 65_535] {
+            let layout = CidLayout::new(depth, Generations::On);
+            for slot in [0, depth / 2, depth - 1].map(SlotIndex) {
+                let mut generation = 0;
+                for _ in 0..70_000 {
+                    let cid = layout.cid(slot, generation);
+                    assert_eq!(layout.slot(cid), slot);
+                    assert_ne!(cid.0, u16::MAX);
+                    generation = layout.next(generation);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_released_slot_does_not_repeat_its_identifier_soon() {
+        let layout = CidLayout::new(128, Generations::On);
+        let mut seen = BTreeSet::new();
+        let mut generation = 0;
+        while seen.insert(layout.cid(SlotIndex(127), generation)) {
+            generation = layout.next(generation);
+        }
+        assert_eq!(seen.len(), 511);
+    }
+
+    #[test]
+    fn without_generations_identifiers_stay_below_the_depth() {
+        let layout = CidLayout::new(100, Generations::Off);
+        let generation = layout.next(0);
+        assert_eq!(layout.cid(SlotIndex(99), generation), Cid(99));
+    }
+}

@@ -1,0 +1,40 @@
+//! Queue pairs: a submission queue, a completion queue, the commands between them.
+//!
+//! ```text
+//!   submit ─► check ─► slot + CID ─► PRPs ─► entry in the ring ─┐ plug
+//!                                                               ▼
+//!                                                     doorbell, once a batch
+//!   callback ◄─ buffer, latency ◄─ slot by CID ◄─ entry by phase (poll)
+//! ```
+//!
+//! A queue pair belongs to one thread. Everything it needs is allocated when it is made.
+
+mod check;
+mod config;
+mod ids;
+mod memory;
+mod pair;
+mod plug;
+mod poll;
+mod prp;
+mod ring;
+mod slot;
+mod split;
+mod stats;
+mod submit;
+
+#[cfg(test)]
+mod prp_tests;
+
+pub(crate) use check::Limits;
+pub use config::{ClassWeights, QueueConfig};
+pub use ids::Generations;
+pub(crate) use ids::{CidLayout, CommandIds, SlotIndex};
+pub(crate) use memory::SharedMemory;
+pub use pair::QueuePair;
+pub(crate) use pair::QueueParts;
+pub use plug::Plug;
+pub(crate) use prp::PrpLists;
+pub(crate) use ring::{CompletionRing, SubmissionRing};
+pub use stats::QueueStats;
+pub use submit::{Cancelled, Rejected, RequestHandle};

@@ -1,0 +1,127 @@
+//! Plugs: several requests, one doorbell.
+//!
+//! Invariant: all state of a plug lives in the queue pair, the plug itself is only a borrow. So a plug
+//! that is forgotten loses nothing: whoever uses the queue next rings what it has left behind.
+
+use super::ids::{IdBatch, SlotIndex};
+use super::pair::QueuePair;
+use super::submit::{Rejected, RequestHandle};
+use crate::request::Request;
+
+/// The most requests that wait for one ring of the doorbell.
+pub(super) const REQUESTS_MAX: usize = 32;
+
+/// A request of so many bytes is rung at once, with everything before it.
+pub(super) const REQUEST_BYTES_MAX: u64 = 128 * 1024;
+
+/// Collects requests and rings the doorbell once for all of them, see [`QueuePair::plug`].
+///
+/// It rings when it is dropped, holds 32 requests, holds one of 128 KiB or more, or the queue is full.
+#[derive(Debug)]
+pub struct Plug<'a> {
+    queue: &'a mut QueuePair,
+    nesting: Nesting,
+}
+
+/// Whether a plug's end rings the doorbell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Nesting {
+    Outermost,
+    Inner,
+}
+
+impl QueuePair {
+    /// Says that about `expected` requests follow. Takes so many command identifiers at once (64 at most
+    /// at a time); those that are not used go back at the end.
+    ///
+    /// A number that turns out wrong costs a little speed and nothing else.
+    #[inline]
+    pub fn plug(&mut self, expected: u32) -> Plug<'_> {
+        self.flush_plug();
+        self.batch = self.ids.acquire_batch(expected);
+        Plug { queue: self, nesting: Nesting::Outermost }
+    }
+
+    /// Ends whatever plug there was: gives unused identifiers back and rings.
+    #[inline]
+    pub(super) fn flush_plug(&mut self) {
+        if self.batch.len() > 0 {
+            self.ids.release_batch(std::mem::replace(&mut self.batch, IdBatch::default()));
+        }
+        self.ring();
+    }
+
+    /// Rings the doorbell if something was posted, and starts the clock of those requests.
+    #[inline]
+    pub(super) fn ring(&mut self) {
+        if self.unrung.is_empty() {
+            return;
+        }
+        let now = self.clock.now();
+        for slot in self.unrung.drain(..) {
+            self.slots[slot.index()].rung_at = now;
+        }
+        self.sq.ring();
+        self.counters.submission_doorbells.add(1);
+    }
+
+    /// Notes a posted command, and rings if the plug is full.
+    #[inline]
+    pub(super) fn posted(&mut self, slot: SlotIndex, bytes: u64) {
+        self.unrung.push(slot);
+        self.counters.commands.add(1);
+        if self.unrung.len() >= REQUESTS_MAX || bytes >= REQUEST_BYTES_MAX {
+            self.ring();
+        }
+    }
+}
+
+impl Plug<'_> {
+    /// Submits a request. The doorbell may be rung later, at the latest when the plug ends.
+    ///
+    /// # Errors
+    /// As [`QueuePair::submit`]; the request comes back. A queue that is full has been rung.
+    #[inline]
+    #[expect(clippy::result_large_err, reason = "the request goes back to its caller as it came")]
+    pub fn submit(&mut self, request: Request) -> Result<RequestHandle, Rejected> {
+        let outcome = self.queue.post(request);
+        if outcome.is_err() {
+            self.queue.ring();
+        }
+        outcome
+    }
+
+    /// A plug within this one. Its end rings nothing; the outermost one's does.
+    #[inline]
+    pub fn plug(&mut self, expected: u32) -> Plug<'_> {
+        if self.queue.batch.len() == 0 {
+            self.queue.batch = self.queue.ids.acquire_batch(expected);
+        }
+        Plug { queue: self.queue, nesting: Nesting::Inner }
+    }
+
+    /// Ends the plug: rings the doorbell if something waits for it. The same as dropping it.
+    #[inline]
+    pub fn finish(self) {}
+
+    /// The queue's depth, for those who are handed a plug.
+    #[must_use]
+    pub fn depth(&self) -> u32 {
+        self.queue.depth()
+    }
+
+    /// A plug for use inside of a poll, which rings at its own end.
+    #[inline]
+    pub(super) fn inner(queue: &mut QueuePair) -> Plug<'_> {
+        Plug { queue, nesting: Nesting::Inner }
+    }
+}
+
+impl Drop for Plug<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.nesting == Nesting::Outermost {
+            self.queue.flush_plug();
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! From an entry in the completion queue to the caller's callback.
+
+use doorbell_spec::{Cid, CompletionEntry, Nanos};
+
+use super::ids::SlotIndex;
+use super::pair::QueuePair;
+use super::plug::Plug;
+use super::slot::{Owner, Slot};
+use crate::completion::{Completion, IoError};
+
+/// Empty polls between two readings of the clock.
+const EMPTY_POLLS_PER_LOOK: u32 = 64;
+
+/// How long the device may say nothing before a poll asks CSTS whether it is still well.
+const SILENCE_NS_MAX: u64 = 20_000_000;
+
+impl QueuePair {
+    /// Hands completed requests to `on_completion`, at most `budget` of them, and answers how many.
+    ///
+    /// Never waits. The callback may submit through the plug it is given; the doorbells of both queues
+    /// are rung once, at the end. Completions that name no live command are counted and dropped; they
+    /// use up the budget too, so that a device that floods the queue cannot keep a poll from ending.
+    ///
+    /// When the controller has failed or was removed, outstanding requests complete with
+    /// [`IoError::ControllerFailed`].
+    #[inline]
+    pub fn poll(&mut self, budget: usize, mut on_completion: impl FnMut(&mut Plug<'_>, Completion)) -> usize {
+        self.flush_plug();
+        if budget == 0 {
+            return 0;
+        }
+        let Some(first) = self.cq.pop() else {
+            return self.poll_empty(budget, &mut on_completion);
+        };
+        let now = self.clock.now();
+        self.checked_at = now;
+        self.empty_polls = 0;
+        let guard = RingAtEnd(self);
+        let mut completed = 0;
+        let mut next = Some(first);
+        for used in 1..=budget {
+            let Some(entry) = next else { break };
+            let completion = guard.0.end_command(&entry, now);
+            // Parts of large requests go first: their request was accepted before anything that the
+            // callback may submit.
+            guard.0.continue_splits();
+            if let Some(completion) = completion {
+                completed += 1;
+                on_completion(&mut Plug::inner(guard.0), completion);
+            }
+            next = if used < budget { guard.0.cq.pop() } else { None };
+        }
+        completed
+    }
+
+    /// Ends the command that an entry names, if there is such a one. Answers the request's completion if
+    /// that was all of it.
+    #[inline]
+    pub(super) fn end_command(&mut self, entry: &CompletionEntry, now: Nanos) -> Option<Completion> {
+        let cid = Cid(entry.cid);
+        let index = self.layout.slot(cid);
+        let live = self.slots.get(index.index()).is_some_and(|slot| {
+            slot.owner != Owner::Nobody && self.layout.cid(index, slot.generation) == cid
+        });
+        if entry.sq_id != self.id.0 || !self.sq.is_possible_head(entry.sq_head) {
+            self.counters.malformed_completions.add(1);
+            // The head is only counted: nothing here relies on it. Another queue's completion is not ours.
+            if entry.sq_id != self.id.0 {
+                return None;
+            }
+        }
+        // A command that was not rung cannot have been completed: the device made that up.
+        if !live || self.slots[index.index()].rung_at == Nanos(0) {
+            self.counters.spurious_completions.add(1);
+            return None;
+        }
+        let completion = self.take_completion(index, entry, now);
+        self.release_slot(index);
+        match &completion {
+            Some(Completion { result: Ok(_), .. }) => self.counters.completed.add(1),
+            Some(_) => self.counters.failed.add(1),
+            None => {}
+        }
+        completion
+    }
+
+    #[inline]
+    fn take_completion(
+        &mut self,
+        index: SlotIndex,
+        entry: &CompletionEntry,
+        now: Nanos,
+    ) -> Option<Completion> {
+        let slot = &mut self.slots[index.index()];
+        let status = entry.status();
+        match slot.owner {
+            Owner::Split(split) => self.splits.part_ended(split, slot.lba, status, slot.rung_at, now),
+            _ => {
+                let lba = slot.lba;
+                Some(Completion {
+                    user_data: slot.user_data,
+                    result: if status.is_success() {
+                        Ok(entry.dw0)
+                    } else {
+                        Err(IoError::Status { status, lba })
+                    },
+                    buffer: std::mem::take(&mut slot.buffer),
+                    latency_ns: now.since(slot.rung_at),
+                })
+            }
+        }
+    }
+
+    #[inline]
+    fn release_slot(&mut self, index: SlotIndex) {
+        let slot: &mut Slot = &mut self.slots[index.index()];
+        slot.owner = Owner::Nobody;
+        slot.generation = self.layout.next(slot.generation);
+        self.lists.release(slot.chain);
+        slot.chain = super::prp::NO_PAGE;
+        self.ids.release(index);
+    }
+
+    /// A poll that found no entry: looks now and then whether the controller is still well.
+    #[inline]
+    fn poll_empty(
+        &mut self,
+        budget: usize,
+        on_completion: &mut impl FnMut(&mut Plug<'_>, Completion),
+    ) -> usize {
+        self.empty_polls = self.empty_polls.wrapping_add(1);
+        let look = self.empty_polls.is_multiple_of(EMPTY_POLLS_PER_LOOK);
+        if !look && self.splits.is_quiet() && self.shared.is_running() {
+            return 0;
+        }
+        self.poll_idle(budget, on_completion)
+    }
+
+    #[cold]
+    fn poll_idle(
+        &mut self,
+        budget: usize,
+        on_completion: &mut impl FnMut(&mut Plug<'_>, Completion),
+    ) -> usize {
+        let now = self.clock.now();
+        let mut completed = 0;
+        while completed < budget
+            && let Some(completion) = self.splits.take_over(now)
+        {
+            completed += 1;
+            self.counters.failed.add(1);
+            on_completion(&mut Plug::inner(self), completion);
+        }
+        if self.shared.is_running() && now.since(self.checked_at) > SILENCE_NS_MAX {
+            self.checked_at = now;
+            if self.outstanding() > 0 {
+                self.shared.check_health();
+            }
+        }
+        self.continue_splits();
+        self.ring();
+        if self.shared.is_running() { completed } else { completed + self.fail_all(budget, on_completion) }
+    }
+
+    /// Answers outstanding requests of a controller that will not. Their memory is parked: nobody knows
+    /// whether the device still reaches it.
+    fn fail_all(
+        &mut self,
+        budget: usize,
+        on_completion: &mut impl FnMut(&mut Plug<'_>, Completion),
+    ) -> usize {
+        let mut completed = 0;
+        while completed < budget
+            && let Some((user_data, buffer)) = self.take_any()
+        {
+            completed += 1;
+            self.counters.failed.add(1);
+            let buffer = self.shared.park_buffer(buffer);
+            let result = Err(IoError::ControllerFailed);
+            on_completion(&mut Plug::inner(self), Completion { user_data, result, buffer, latency_ns: 0 });
+        }
+        completed
+    }
+}
+
+/// Rings both doorbells when a poll ends, also when it ends by a panic of the callback.
+struct RingAtEnd<'a>(&'a mut QueuePair);
+
+impl Drop for RingAtEnd<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.cq.ring();
+        self.0.counters.completion_doorbells.add(1);
+        self.0.flush_plug();
+    }
+}

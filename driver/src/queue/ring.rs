@@ -1,0 +1,174 @@
+//! The two rings of a queue pair (NVMe Base 2.0, 3.3.1).
+//!
+//! Invariants: at most `entries - 1` commands are outstanding (the queue's depth), so neither ring is ever
+//! overrun, whatever the device says about its head; the tail that was rung is kept beside the tail that
+//! was written, so that nothing posted is forgotten.
+
+use std::sync::Arc;
+
+use doorbell_hugepages::DmaBuf;
+use doorbell_spec::{CompletionEntry, Doorbell, Iova, SubmissionEntry};
+
+use super::memory::SharedMemory;
+
+/// A submission queue as the host sees it.
+#[derive(Debug)]
+pub(crate) struct SubmissionRing {
+    memory: SharedMemory,
+    doorbell: Doorbell,
+    entries: u32,
+    tail: u32,
+    rung: u32,
+}
+
+impl SubmissionRing {
+    /// An empty ring of `entries` (2 to 65,536) entries in `memory`.
+    pub(crate) fn new(memory: SharedMemory, entries: u32, doorbell: Doorbell) -> Self {
+        debug_assert!((2..=65_536).contains(&entries));
+        Self { memory, doorbell, entries, tail: 0, rung: 0 }
+    }
+
+    /// Writes an entry at the tail. Does not ring, and does not look for room: the command's slot is it.
+    #[inline]
+    pub(crate) fn post(&mut self, entry: &SubmissionEntry) {
+        self.memory.write_submission(self.tail as usize, entry);
+        self.tail = wrap(self.tail + 1, self.entries);
+    }
+
+    /// Tells the device about everything posted. Does nothing if it knows already.
+    #[inline]
+    pub(crate) fn ring(&mut self) {
+        if self.rung != self.tail {
+            self.doorbell.ring(self.tail);
+            self.rung = self.tail;
+        }
+    }
+
+    /// Where the device finds the ring.
+    pub(crate) fn iova(&self) -> Iova {
+        self.memory.iova()
+    }
+
+    /// Keeps the ring's memory from being freed.
+    pub(crate) fn keeper(&self) -> Arc<DmaBuf> {
+        self.memory.keeper()
+    }
+
+    /// Whether a head that the device reports can be true: an index within the ring.
+    #[inline]
+    pub(crate) fn is_possible_head(&self, head: u16) -> bool {
+        u32::from(head) < self.entries
+    }
+}
+
+/// A completion queue as the host sees it.
+#[derive(Debug)]
+pub(crate) struct CompletionRing {
+    memory: SharedMemory,
+    doorbell: Doorbell,
+    entries: u32,
+    head: u32,
+    told: u32,
+    phase: bool,
+}
+
+impl CompletionRing {
+    /// An empty ring of `entries` (2 to 65,536) entries in `memory`, which must be zeroed.
+    pub(crate) fn new(memory: SharedMemory, entries: u32, doorbell: Doorbell) -> Self {
+        debug_assert!((2..=65_536).contains(&entries));
+        Self { memory, doorbell, entries, head: 0, told: 0, phase: true }
+    }
+
+    /// Takes the next entry if the device has written one. Does not tell the device.
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<CompletionEntry> {
+        let entry = self.memory.read_completion(self.head as usize, self.phase)?;
+        self.head = wrap(self.head + 1, self.entries);
+        // The phase flips each time the ring comes round (NVMe Base 2.0, 3.3.3.2.3).
+        self.phase ^= self.head == 0;
+        Some(entry)
+    }
+
+    /// Where the device finds the ring.
+    pub(crate) fn iova(&self) -> Iova {
+        self.memory.iova()
+    }
+
+    /// Keeps the ring's memory from being freed.
+    pub(crate) fn keeper(&self) -> Arc<DmaBuf> {
+        self.memory.keeper()
+    }
+
+    /// Tells the device how far the host has read. Does nothing if it knows already.
+    #[inline]
+    pub(crate) fn ring(&mut self) {
+        if self.told != self.head {
+            self.doorbell.ring(self.head);
+            self.told = self.head;
+        }
+    }
+}
+
+#[inline]
+fn wrap(index: u32, entries: u32) -> u32 {
+    if index == entries { 0 } else { index }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use doorbell_hugepages::{DmaSpace, DmaSpaceConfig};
+    use doorbell_spec::Doorbells;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    /// A ring's memory with the doorbell that belongs to it.
+    fn parts(bytes: usize) -> (SharedMemory, Arc<[AtomicU32]>) {
+        let space = DmaSpace::new(DmaSpaceConfig::default());
+        let buffer = space.allocate(bytes).expect("memory");
+        let cells: Arc<[AtomicU32]> = (0..1).map(|_| AtomicU32::new(u32::MAX)).collect();
+        (SharedMemory::new(buffer, bytes, 4096).expect("aligned"), cells)
+    }
+
+    fn doorbell(cells: &Arc<[AtomicU32]>) -> Doorbell {
+        Doorbells::in_memory(Arc::clone(cells)).at(0).expect("one doorbell")
+    }
+
+    #[test]
+    fn the_tail_wraps_at_the_real_size_and_is_rung_once() {
+        for entries in [2_u32, 3, 128, 65_536] {
+            let (memory, cells) = parts(entries as usize * 64);
+            let mut ring = SubmissionRing::new(memory, entries, doorbell(&cells));
+            ring.ring();
+            assert_eq!(cells[0].load(Ordering::Acquire), u32::MAX, "nothing was posted");
+            for posted in 1..=2 * entries + 1 {
+                ring.post(&SubmissionEntry::default());
+                ring.ring();
+                assert_eq!(cells[0].load(Ordering::Acquire), posted % entries);
+            }
+            assert!(ring.is_possible_head(u16::try_from(entries - 1).expect("16 bits")));
+            assert_eq!(ring.is_possible_head(u16::MAX), entries == 65_536);
+        }
+    }
+
+    #[test]
+    fn completions_are_taken_by_phase_over_several_rounds() {
+        let entries = 5_u32;
+        let (memory, cells) = parts(entries as usize * 16);
+        let mut ring = CompletionRing::new(memory, entries, doorbell(&cells));
+        let mut phase = 1_u64;
+        for round in 0..4_u64 {
+            for at in 0..u64::from(entries) {
+                assert_eq!(ring.pop(), None, "the device has not written entry {at} of round {round}");
+                let index = usize::try_from(at).expect("small");
+                let cid = round * 16 + at;
+                ring.memory.store_qword(index * 2, at);
+                ring.memory.store_qword(index * 2 + 1, phase << 48 | cid << 32 | at);
+                let entry = ring.pop().expect("written");
+                assert_eq!((u64::from(entry.cid), u64::from(entry.sq_head)), (cid, at));
+                ring.ring();
+                assert_eq!(u64::from(cells[0].load(Ordering::Acquire)), (at + 1) % u64::from(entries));
+            }
+            phase ^= 1;
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Counters of a queue pair: written by the thread that owns it, read by any.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
+        /// The live counters. One thread writes, so that no atomic read-modify-write is needed.
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters {
+            $(pub(crate) $name: Counter,)+
+        }
+
+        /// Counters of a queue pair at one moment. They are read one by one, not as a whole.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct QueueStats {
+            $($(#[$doc])* pub $name: u64,)+
+        }
+
+        impl Counters {
+            /// What they are now.
+            pub(crate) fn snapshot(&self) -> QueueStats {
+                QueueStats { $($name: self.$name.read(),)+ }
+            }
+        }
+    };
+}
+
+counters!(
+    /// Commands written into the submission queue; a split request has several.
+    commands,
+    /// Requests that ended well.
+    completed,
+    /// Requests that ended with an error.
+    failed,
+    /// Rings of the submission queue's doorbell.
+    submission_doorbells,
+    /// Rings of the completion queue's doorbell.
+    completion_doorbells,
+    /// Completions that named no live command (duplicate, late, or an identifier nobody gave out).
+    spurious_completions,
+    /// Completions that named another queue, or a submission queue head outside of the ring.
+    malformed_completions,
+);
+
+/// One counter.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds; only the owner of the queue calls this.
+    #[inline]
+    pub(crate) fn add(&self, count: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,231 @@
+//! From a request to an entry in the submission queue.
+
+use doorbell_spec::command::{FORCE_UNIT_ACCESS, NvmOpcode};
+use doorbell_spec::{Blocks, Lba, Nanos, SubmissionEntry};
+
+use super::check::{Remainder, check, command_blocks};
+use super::ids::SlotIndex;
+use super::pair::QueuePair;
+use super::prp::DataPointer;
+use super::slot::Owner;
+use super::split::Stopped;
+use crate::buffer::Buffer;
+use crate::error::SubmitError;
+use crate::namespace::Namespace;
+use crate::request::{Durability, Operation, Request, RequestOptions};
+
+/// A request that was not accepted, and why.
+#[derive(Debug)]
+pub struct Rejected {
+    /// Why.
+    pub error: SubmitError,
+    /// The request as it was given, with its buffer.
+    pub request: Request,
+}
+
+/// Names a request that was accepted, to cancel it. Not the command identifier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestHandle {
+    place: Place,
+    serial: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Slot(SlotIndex),
+    Split(u16),
+}
+
+/// What a cancellation did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Cancelled {
+    /// The request had ended already: there is nothing to cancel.
+    Ended,
+    /// The rest of a large request will not be submitted; it completes when its parts that are under way have.
+    Rest,
+    /// The device has it: it completes as usual. The device is not asked to abort it.
+    UnderWay,
+}
+
+impl QueuePair {
+    /// Submits a request: writes its entry and rings the doorbell. To ring once for several, see
+    /// [`plug`](QueuePair::plug).
+    ///
+    /// Does not wait. The buffer is with the device until the completion gives it back.
+    ///
+    /// # Errors
+    /// The reason, and the request with its buffer: nothing was submitted.
+    #[inline]
+    #[expect(clippy::result_large_err, reason = "the request goes back to its caller as it came")]
+    pub fn submit(&mut self, request: Request) -> Result<RequestHandle, Rejected> {
+        let outcome = self.post(request);
+        self.flush_plug();
+        outcome
+    }
+
+    /// Cancels a request as far as that is possible. It still completes, exactly once.
+    pub fn cancel(&mut self, handle: RequestHandle) -> Cancelled {
+        match handle.place {
+            Place::Split(index) => match self.splits.cancel(index, handle.serial) {
+                Some(Stopped::Rest) => Cancelled::Rest,
+                Some(Stopped::Nothing) => Cancelled::UnderWay,
+                None => Cancelled::Ended,
+            },
+            Place::Slot(slot) => match self.slots.get(slot.index()) {
+                Some(it) if it.owner == Owner::Request && it.serial == handle.serial => Cancelled::UnderWay,
+                _ => Cancelled::Ended,
+            },
+        }
+    }
+
+    /// Writes a request's entry, or the first of several, and does not ring.
+    #[inline]
+    #[expect(clippy::result_large_err, reason = "the request goes back to its caller as it came")]
+    pub(super) fn post(&mut self, request: Request) -> Result<RequestHandle, Rejected> {
+        if !self.shared.is_running() {
+            return Err(Rejected { error: SubmitError::ControllerFailed, request });
+        }
+        let blocks = match check(&request, &self.limits) {
+            Ok(blocks) => blocks,
+            Err(error) => return Err(Rejected { error, request }),
+        };
+        self.serial = self.serial.wrapping_add(1);
+        if command_blocks(&Remainder::all(&request, blocks), &self.limits, &self.lists) < blocks {
+            return self.post_split(request, blocks);
+        }
+        let Some(slot) = self.acquire_slot() else {
+            return Err(Rejected { error: SubmitError::QueueFull, request });
+        };
+        let rest = Remainder::all(&request, blocks);
+        let pointer = describe(&mut self.lists, slot, &rest, blocks);
+        let command = Command {
+            operation: request.operation,
+            namespace: &request.namespace,
+            options: request.options,
+            lba: request.lba,
+            blocks: if request.operation == Operation::Deallocate { request.blocks.0.into() } else { blocks },
+        };
+        let bytes = blocks << request.namespace.block_shift;
+        self.write_entry(slot, &command, pointer);
+        let it = &mut self.slots[slot.index()];
+        it.owner = Owner::Request;
+        it.user_data = request.user_data;
+        it.buffer = request.buffer;
+        self.posted(slot, bytes);
+        Ok(RequestHandle { place: Place::Slot(slot), serial: self.serial })
+    }
+
+    /// Takes a request in that needs several commands, and submits as many as there is room for.
+    #[cold]
+    #[expect(clippy::result_large_err, reason = "the request goes back to its caller as it came")]
+    fn post_split(&mut self, request: Request, blocks: u64) -> Result<RequestHandle, Rejected> {
+        if self.ids.available() + self.batch.len() == 0 || self.splits.next_waiting().is_some() {
+            return Err(Rejected { error: SubmitError::QueueFull, request });
+        }
+        let serial = self.serial;
+        match self.splits.insert(request, blocks, serial) {
+            Ok(index) => {
+                self.continue_splits();
+                Ok(RequestHandle { place: Place::Split(index), serial })
+            }
+            Err(request) => Err(Rejected { error: SubmitError::QueueFull, request }),
+        }
+    }
+
+    /// Submits further parts of split requests, in order, while slots are free.
+    #[inline]
+    pub(super) fn continue_splits(&mut self) {
+        while self.splits.next_waiting().is_some() {
+            if !self.post_part() {
+                break;
+            }
+        }
+    }
+
+    /// Submits one more part of the split request at the front. False if no slot is free.
+    fn post_part(&mut self) -> bool {
+        let Some(slot) = self.acquire_slot() else { return false };
+        let Some((index, rest, options)) = self.splits.next_waiting() else {
+            self.ids.release(slot);
+            return false;
+        };
+        let blocks = command_blocks(&rest, &self.limits, &self.lists);
+        let pointer = describe(&mut self.lists, slot, &rest, blocks);
+        let lba = Lba(rest.lba.0 + rest.done);
+        let namespace = *rest.namespace;
+        let command = Command { operation: rest.operation, namespace: &namespace, options, lba, blocks };
+        self.write_entry(slot, &command, pointer);
+        self.slots[slot.index()].owner = Owner::Split(index);
+        self.splits.submitted(index, blocks);
+        self.posted(slot, blocks << namespace.block_shift);
+        true
+    }
+
+    #[inline]
+    fn acquire_slot(&mut self) -> Option<SlotIndex> {
+        self.batch.take().or_else(|| self.ids.acquire())
+    }
+
+    /// Writes the entry of a command into the ring, and into its slot what its end will need.
+    #[inline]
+    fn write_entry(&mut self, slot: SlotIndex, command: &Command<'_>, pointer: DataPointer) {
+        let it = &mut self.slots[slot.index()];
+        let mut entry = command.entry();
+        entry.cid = self.layout.cid(slot, it.generation).0;
+        entry.prp1 = pointer.prp1;
+        entry.prp2 = pointer.prp2;
+        it.chain = pointer.chain;
+        it.lba = command.lba;
+        it.rung_at = Nanos(0);
+        it.serial = self.serial;
+        self.sq.post(&entry);
+    }
+}
+
+/// One command, before it has an identifier and memory.
+struct Command<'a> {
+    operation: Operation,
+    namespace: &'a Namespace,
+    options: RequestOptions,
+    lba: Lba,
+    /// Blocks, or for a deallocation the number of ranges.
+    blocks: u64,
+}
+
+impl Command<'_> {
+    #[inline]
+    fn entry(&self) -> SubmissionEntry {
+        let nsid = self.namespace.nsid;
+        let opcode = match self.operation {
+            Operation::Read => NvmOpcode::Read,
+            Operation::Write => NvmOpcode::Write,
+            Operation::Compare => NvmOpcode::Compare,
+            Operation::WriteZeroes => NvmOpcode::WriteZeroes,
+            Operation::Flush => return SubmissionEntry::flush(nsid),
+            Operation::Deallocate => {
+                return SubmissionEntry::deallocate(nsid, u16::try_from(self.blocks).unwrap_or(u16::MAX));
+            }
+        };
+        let control = match self.options.durability {
+            Durability::ForceUnitAccess => FORCE_UNIT_ACCESS,
+            Durability::Cached => 0,
+        };
+        #[expect(clippy::cast_possible_truncation, reason = "command_blocks answers at most 65,536")]
+        SubmissionEntry::block_range(opcode, nsid, self.lba, Blocks(self.blocks as u32), control)
+    }
+}
+
+/// Describes the first `blocks` blocks of what is left of a request.
+#[inline]
+fn describe(
+    lists: &mut super::prp::PrpLists,
+    slot: SlotIndex,
+    rest: &Remainder<'_>,
+    blocks: u64,
+) -> DataPointer {
+    match rest.buffer {
+        Buffer::None => DataPointer::NONE,
+        _ => lists.describe(slot, rest.data(blocks)),
+    }
+}
