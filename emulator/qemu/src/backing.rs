@@ -43,8 +43,8 @@ impl FromStr for ImageOption {
     }
 }
 
-/// Creates the files that are not there, in `directory` where they were not named. A named file that exists is
-/// used as it is.
+/// Creates the files that are not there, in `directory` where they were not named. A named file that exists
+/// is used as it is.
 pub fn prepare(machine: &Machine, named: &[ImageOption], directory: &Path) -> Result<Images> {
     for option in named {
         check(machine, option)?;

@@ -45,8 +45,8 @@ pub struct ControllerCounters {
 pub struct BlockStats(BTreeMap<PciAddress, ControllerCounters>);
 
 impl BlockStats {
-    /// Reads QEMU's answer to `query-blockstats`. A disk that is not in it, because its controller was removed,
-    /// counts nothing.
+    /// Reads QEMU's answer to `query-blockstats`. A disk that is not in it, because its controller was
+    /// removed, counts nothing.
     pub fn read(machine: &Machine, answer: &Value) -> Self {
         let read_controller = |controller: &crate::machine::Controller| {
             let namespaces: BTreeMap<_, _> = controller

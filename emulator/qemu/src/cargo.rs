@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// Builds a program of a package with cargo and gives its path. Without the sources (an installed launcher), the
-/// program is looked for beside this one.
+/// Builds a program of a package with cargo and gives its path. Without the sources (an installed launcher),
+/// the program is looked for beside this one.
 pub fn build(package: &str, program: &str, profile: &str) -> Result<PathBuf> {
     let manifest = Path::new(MANIFEST);
     if !manifest.exists() {
@@ -17,7 +17,7 @@ pub fn build(package: &str, program: &str, profile: &str) -> Result<PathBuf> {
             return Ok(beside);
         }
         bail!(
-            "{program} is neither beside this program nor can it be built: run this from a checkout with cargo run"
+            "{program} is not beside this program and cannot be built; in a checkout: cargo run --bin nvme-qemu"
         );
     }
     // Cargo shows its own progress; without a terminal only the command's output belongs on standard error.

@@ -37,8 +37,8 @@ enum Action {
     Run {
         #[command(flatten)]
         options: Options,
-        /// The command: nvme-perf (which is built first), or any program of this computer, which is copied into
-        /// the machine with its shared libraries.
+        /// The command: nvme-perf (which is built first), or any program of this computer, which is copied
+        /// into the machine with its shared libraries.
         #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
         command: Vec<String>,
     },
@@ -66,12 +66,12 @@ struct Options {
     /// Copy this program too, with its shared libraries; or any file, to the path that it has here.
     #[arg(long, value_name = "PROGRAM")]
     with: Vec<String>,
-    /// Store a namespace in this raw file, and keep it: 0000:00:04.0=FILE for namespace 1, 0000:00:04.0/2=FILE
-    /// for namespace 2. It is created if it is not there.
+    /// Store a namespace in this raw file, and keep it: 0000:00:04.0=FILE for namespace 1,
+    /// 0000:00:04.0/2=FILE for namespace 2. It is created if it is not there.
     #[arg(long, value_name = "ADDRESS[/NSID]=FILE")]
     image: Vec<ImageOption>,
-    /// When the command has ended, print to standard error what QEMU counted for each controller while it ran;
-    /// with =FILE also write it there as JSON.
+    /// When the command has ended, print to standard error what QEMU counted for each controller while it
+    /// ran; with =FILE also write it there as JSON.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     blockstats: Option<Option<PathBuf>>,
     /// Set a variable in the command's environment, or pass on the one of this name.
@@ -171,10 +171,12 @@ fn run(options: &Options, mut command: Vec<String>, kind: Kind) -> Result<u8> {
         directory: working_directory(),
         terminal,
     };
+    let initramfs = image::make(programs, &kernel.modules, plan)?;
+    machine.check_files(initramfs.len())?;
     let outcome = launch::run(&Session {
         machine,
         kernel: kernel.image,
-        initramfs: image::make(programs, &kernel.modules, plan)?,
+        initramfs,
         images: options.image.clone(),
         monitor_socket: options.qmp.clone(),
         timeout: options.timeout.or((kind == Kind::Command).then_some(COMMAND_TIMEOUT)),
@@ -205,7 +207,10 @@ fn collect(options: &Options, command: &str, kind: Kind) -> Result<(Programs, St
     let program = resolve(command, &options.profile)?;
     let path = programs.add(&program)?;
     for name in &options.with {
-        programs.add(&resolve(name, &options.profile)?)?;
+        let here = Path::new(name);
+        // A file in the working directory needs no `./`, since data is what it is most of the time.
+        let file = if here.is_file() { here.to_owned() } else { resolve(name, &options.profile)? };
+        programs.add(&file)?;
     }
     if kind == Kind::Shell {
         programs.add(&resolve("nvme-perf", &options.profile)?)?;

@@ -1,8 +1,8 @@
 //! A machine as arguments for QEMU.
 //!
-//! QEMU gets its end of every channel as a descriptor that is already connected, so there is no moment in which
-//! a channel exists and nobody listens. The identifiers that devices and disks get are made here and used by
-//! everything that asks QEMU about them: see [`device_id`] and [`disk_id`].
+//! QEMU gets its end of every channel as a descriptor that is already connected, so there is no moment in
+//! which a channel exists and nobody listens. The identifiers that devices and disks get are made here and
+//! used by everything that asks QEMU about them: see [`device_id`] and [`disk_id`].
 
 use std::os::fd::RawFd;
 use std::path::Path;
@@ -54,6 +54,16 @@ pub fn device_id(address: PciAddress) -> String {
 /// The identifier of a namespace's disk for QEMU.
 pub fn disk_id(address: PciAddress, nsid: u32) -> String {
     format!("{}-ns{nsid}", device_id(address))
+}
+
+/// The identifier of the subsystem of a controller that can be removed. Adding the controller again names it.
+pub fn subsystem_id(address: PciAddress) -> String {
+    format!("{}-subsystem", device_id(address))
+}
+
+/// The identifier of a root port, which is the `bus` of the controller behind it.
+pub fn root_port_id(port: PciAddress) -> String {
+    format!("port-{:02x}", port.device)
 }
 
 /// The arguments, without the program's name.
@@ -131,6 +141,13 @@ impl Arguments {
         let bus = controller.root_port.map_or_else(|| "pcie.0".to_owned(), root_port_id);
         let serial = controller.serial.clone().unwrap_or_else(|| id.clone());
         let mut device = format!("nvme,id={id},bus={bus},addr={:02x}.0,serial={serial}", address.device);
+        if controller.root_port.is_some() {
+            // Namespaces go with their controller when it is removed, and cannot be added to a running
+            // machine; those of a subsystem stay, and are there again when the controller is.
+            let subsystem = subsystem_id(address);
+            self.option("-device", &format!("nvme-subsys,id={subsystem},nqn={subsystem}"));
+            device.push_str(&format!(",subsys={subsystem}"));
+        }
         let numbers = [
             ("max_ioqpairs", controller.max_ioqpairs),
             ("mdts", controller.mdts.map(u32::from)),
@@ -184,10 +201,6 @@ fn namespace_device(disk: &str, controller: &str, namespace: &Namespace) -> Stri
         ));
     }
     device
-}
-
-fn root_port_id(port: PciAddress) -> String {
-    format!("port-{:02x}", port.device)
 }
 
 /// The kernel's parameters. A panic ends QEMU because it reboots at once and reboots are not allowed.

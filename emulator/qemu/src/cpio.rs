@@ -6,8 +6,8 @@
 
 use std::collections::BTreeSet;
 
-/// An archive that is being written. Paths are absolute and have no trailing slash; the parents of an entry are
-/// created with it, so the order of entries does not matter.
+/// An archive that is being written. Paths are absolute and have no trailing slash; the parents of an entry
+/// are created with it, so the order of entries does not matter.
 #[derive(Debug, Default)]
 pub struct Archive {
     bytes: Vec<u8>,
@@ -64,7 +64,8 @@ impl Archive {
     }
 
     fn write(&mut self, name: &str, mode: u32, device: u32, contents: &[u8]) {
-        // A file of 4 GiB cannot be described; nothing near that size could be unpacked into a guest's memory.
+        // A file of 4 GiB cannot be described; nothing near that size could be unpacked into a guest's
+        // memory.
         let size = u32::try_from(contents.len()).expect("a file in the archive is smaller than 4 GiB");
         let name_size = u32::try_from(name.len()).expect("a path is short") + 1;
         let inode = self.inode_next;

@@ -1,9 +1,9 @@
-//! The guest's first file system: this program as `/init`, host programs with their libraries, kernel modules,
-//! and the plan.
+//! The guest's first file system: this program as `/init`, host programs with their libraries, kernel
+//! modules, and the plan.
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::cpio::Archive;
 use crate::modules::Module;
@@ -52,8 +52,13 @@ pub fn make(mut programs: Programs, modules: &[Module], mut plan: Plan) -> Resul
 
 fn add(archive: &mut Archive, path: &str, file: &Path) -> Result<()> {
     use std::os::unix::fs::PermissionsExt;
+    let size = file.metadata().map_or(0, |metadata| metadata.len());
+    ensure!(size <= FILE_MAX, "{} is too large to be copied into the machine", file.display());
     let read = || -> std::io::Result<_> { Ok((file.metadata()?.permissions().mode(), std::fs::read(file)?)) };
     let (mode, contents) = read().with_context(|| format!("cannot read {}", file.display()))?;
     archive.file(path, mode & 0o777, &contents);
     Ok(())
 }
+
+/// Far more than any program, and small enough for the format and for a guest's memory.
+const FILE_MAX: u64 = 1 << 30;

@@ -1,8 +1,8 @@
 //! The guest's kernel: a Debian or Ubuntu one, found or fetched.
 //!
 //! In this order: what `--kernel` and `--modules` name; the machine's own, if it has NVMe and VFIO and can be
-//! read; the newest in the cache; the package that Debian's or Ubuntu's virtual-machine kernel stands for, which
-//! is downloaded with apt and unpacked into the cache without being installed.
+//! read; the newest in the cache; the package that Debian's or Ubuntu's virtual-machine kernel stands for,
+//! which is downloaded with apt and unpacked into the cache without being installed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -36,28 +36,34 @@ impl Kernel {
         if let Some(named) = named {
             return Self::open(&named.image, &named.modules);
         }
-        if let Some(kernel) = Self::newest_below(Path::new("/")) {
+        if let Ok(kernel) = Self::newest_below(Path::new("/")) {
             return Ok(kernel);
         }
         let cache = cache_directory()?;
-        if let Some(kernel) = Self::newest_below(&cache) {
+        if let Ok(kernel) = Self::newest_below(&cache) {
             return Ok(kernel);
         }
         fetch(&cache)?;
-        Self::newest_below(&cache)
-            .with_context(|| format!("the downloaded kernel has no NVMe or VFIO; give one: {GIVE_ONE}"))
+        Self::newest_below(&cache).context("the kernel that was downloaded cannot be used")
     }
 
-    /// The newest usable kernel of those in `boot` and `lib/modules` of this directory.
-    fn newest_below(root: &Path) -> Option<Self> {
-        let versions = std::fs::read_dir(root.join("lib/modules")).ok()?;
+    /// The newest usable kernel of those in `boot` and `lib/modules` of this directory. The error is what is wrong
+    /// with the newest.
+    fn newest_below(root: &Path) -> Result<Self> {
+        let modules = root.join("lib/modules");
+        let versions =
+            std::fs::read_dir(&modules).with_context(|| format!("there is no {}", modules.display()))?;
         let mut versions: Vec<_> =
             versions.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
         versions.sort_by_key(|version| std::cmp::Reverse(version_key(version)));
-        versions.iter().find_map(|version| {
-            let image = root.join("boot").join(format!("vmlinuz-{version}"));
-            Self::open(&image, &root.join("lib/modules").join(version)).ok()
-        })
+        let mut wrong = None;
+        for version in versions {
+            match Self::open(&root.join("boot").join(format!("vmlinuz-{version}")), &modules.join(version)) {
+                Ok(kernel) => return Ok(kernel),
+                Err(error) => wrong = wrong.or(Some(error)),
+            }
+        }
+        Err(wrong.unwrap_or_else(|| anyhow!("there is no kernel in {}", modules.display())))
     }
 
     fn open(image: &Path, modules: &Path) -> Result<Self> {
@@ -129,8 +135,8 @@ fn publish(tree: &Path, cache: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The packages of the newest kernel for virtual machines: Debian's is one package, Ubuntu's has its modules in
-/// another.
+/// The packages of the newest kernel for virtual machines: Debian's is one package, Ubuntu's has its modules
+/// in another.
 fn packages() -> Option<Vec<String>> {
     META_PACKAGES.iter().find_map(|meta| {
         let output =
@@ -209,7 +215,7 @@ mod tests {
         std::fs::write(tree.join("boot/vmlinuz-6.1.0-9"), "kernel").unwrap();
         let built_in = WANTED.map(|name| format!("kernel/{name}.ko\n")).concat();
         std::fs::write(tree.join("usr/lib/modules/6.1.0-9/modules.builtin"), built_in).unwrap();
-        assert!(Kernel::newest_below(&cache).is_none());
+        assert!(Kernel::newest_below(&cache).is_err());
         publish(&tree, &cache).unwrap();
         let kernel = Kernel::newest_below(&cache).unwrap();
         assert_eq!(kernel.image, cache.join("boot/vmlinuz-6.1.0-9"));

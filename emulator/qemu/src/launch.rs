@@ -1,8 +1,8 @@
 //! A run: QEMU is started, the guest gets ready, the command runs, and everything is taken down.
 //!
-//! One loop reacts to events and holds all deadlines. The guest's last message says how many bytes the command
-//! wrote; only when as many have been passed on is the run over, so nothing that was written is lost. Whatever
-//! happens, QEMU ends before the files it uses are removed.
+//! One loop reacts to events and holds all deadlines. The guest's last message says how many bytes the
+//! command wrote; only when as many have been passed on is the run over, so nothing that was written is lost.
+//! Whatever happens, QEMU ends before the files it uses are removed.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -163,7 +163,7 @@ impl Running {
         wire::send(&self.control, &ToGuest::Go).context("the guest cannot be reached")?;
 
         let deadline = session.timeout.map(|timeout| Instant::now() + timeout);
-        match self.message(deadline, "the command did not end")? {
+        match self.message(deadline, "--timeout: the command did not end")? {
             FromGuest::Exited { status, stdout, stderr } => {
                 self.drain(deadline, [stdout, stderr])?;
                 let after = session.blockstats.then(|| self.blockstats(session)).transpose()?;
@@ -188,7 +188,7 @@ impl Running {
     /// Waits until as many bytes have been passed on as the command wrote.
     fn drain(&mut self, deadline: Option<Instant>, expected: [u64; 2]) -> Result<()> {
         while self.written != expected {
-            let event = self.event(deadline, "the command's output could not be passed on")?;
+            let event = self.event(deadline, "--timeout: the command's output was not taken")?;
             self.note(event)?;
         }
         Ok(())
@@ -199,7 +199,7 @@ impl Running {
         match self.events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(event) => Ok(event),
             Err(RecvTimeoutError::Timeout) => {
-                bail!("{late} in time; --timeout SECONDS allows a command more")
+                bail!("{late} in time")
             }
             Err(RecvTimeoutError::Disconnected) => bail!("the launcher's threads have ended"),
         }

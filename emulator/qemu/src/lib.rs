@@ -16,8 +16,8 @@
 //! The parts depend on each other in that order. [`wire`] is what both sides say to each other on the control
 //! channel; [`qmp`] talks to QEMU itself.
 //!
-//! What this does not do: it gives the guest no network, keeps nothing that the guest wrote except the backing
-//! files that were named with `--image`, and knows nothing about Doorbell's driver.
+//! What this does not do: it gives the guest no network, keeps nothing that the guest wrote except the
+//! backing files that were named with `--image`, and knows nothing about Doorbell's driver.
 
 pub mod backing;
 pub mod blockstats;

@@ -33,8 +33,8 @@ pub struct Machine {
     pub hugepages: Hugepages,
     /// The IOMMU in front of every controller.
     pub iommu: Iommu,
-    /// Whether programs in the guest find QEMU's own monitor at `/dev/virtio-ports/doorbell.qmp`, to remove and
-    /// add devices while they run.
+    /// Whether programs in the guest find QEMU's own monitor at `/dev/virtio-ports/doorbell.qmp`, to remove
+    /// and add devices while they run.
     #[serde(default)]
     pub guest_qmp: bool,
     /// The NVMe controllers.
@@ -170,7 +170,7 @@ impl Machine {
         match BUILT_IN.iter().find(|(known, _)| *known == name) {
             Some((name, text)) => Self::parse(name, text),
             None => bail!(
-                "there is no machine `{name}`, only {}; a description of your own is given as --machine FILE.toml",
+                "there is no machine `{name}`, only {}; one of your own is given as --machine FILE.toml",
                 BUILT_IN.map(|(known, _)| known).join(", ")
             ),
         }
@@ -200,12 +200,26 @@ impl Machine {
         self.controllers.iter().filter_map(|controller| controller.root_port).collect()
     }
 
+    /// Checks that files of this many bytes fit into the guest's memory. While it boots they are there twice.
+    pub fn check_files(&self, bytes: usize) -> Result<()> {
+        let free = self.memory.bytes() - self.reserved() - MEMORY_BESIDE_HUGEPAGES.bytes() / 2;
+        let name = &self.name;
+        ensure!(2 * bytes as u64 <= free, "{} MiB of files do not fit into machine {name}", bytes >> 20);
+        Ok(())
+    }
+
+    /// The bytes that are reserved as huge pages.
+    fn reserved(&self) -> u64 {
+        let Hugepages { of_2_mib, of_1_gib } = self.hugepages;
+        of_2_mib.saturating_mul(2 << 20).saturating_add(of_1_gib.saturating_mul(1 << 30))
+    }
+
     fn check(&self) -> Result<()> {
         ensure!((1..=64).contains(&self.vcpus), "vcpus is {}, not 1 to 64", self.vcpus);
         ensure!(matches!(self.iommu.width, 39 | 48), "iommu.width is {}, not 39 or 48", self.iommu.width);
-        let reserved = (self.hugepages.of_2_mib << 21) + (self.hugepages.of_1_gib << 30);
+        let reserved = self.reserved();
         ensure!(
-            self.memory.bytes() >= reserved + MEMORY_BESIDE_HUGEPAGES.bytes(),
+            self.memory.bytes() >= reserved.saturating_add(MEMORY_BESIDE_HUGEPAGES.bytes()),
             "memory is {}, but the huge pages need {} and the guest itself {MEMORY_BESIDE_HUGEPAGES}",
             self.memory,
             Size::from_bytes(reserved)

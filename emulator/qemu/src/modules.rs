@@ -1,7 +1,8 @@
 //! The kernel modules that the guest needs, in the order in which they can be loaded.
 //!
-//! Each module says in its `.modinfo` section which others it depends on. That is read instead of `modules.dep`
-//! because a kernel package that was only unpacked has no such file: it is made when a kernel is installed.
+//! Each module says in its `.modinfo` section which others it depends on. That is read instead of
+//! `modules.dep` because a kernel package that was only unpacked has no such file: it is made when a kernel
+//! is installed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -47,8 +48,8 @@ impl ModuleTree {
         })
     }
 
-    /// These modules and everything they depend on, each after what it depends on. What is built into the kernel
-    /// is left out.
+    /// These modules and everything they depend on, each after what it depends on. What is built into the
+    /// kernel is left out.
     pub fn closure(&self, wanted: &[&str]) -> Result<Vec<Module>> {
         let mut order = Order { tree: self, begun: BTreeSet::new(), loaded: Vec::new() };
         for name in wanted {

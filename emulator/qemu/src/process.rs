@@ -1,9 +1,9 @@
 //! The QEMU process: found, started, and never left behind.
 //!
 //! It dies with the launcher in every case. If the launcher ends in an orderly way or by an error, dropping
-//! [`Qemu`] kills it. If the launcher is killed, the kernel kills it: the launcher starts itself once more, and
-//! that process asks to be killed with its parent before it becomes QEMU. (Asking between fork and exec would
-//! need unsafe code.)
+//! [`Qemu`] kills it. If the launcher is killed, the kernel kills it: the launcher starts itself once more,
+//! and that process asks to be killed with its parent before it becomes QEMU. (Asking between fork and exec
+//! would need unsafe code.)
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -29,8 +29,9 @@ pub struct Qemu {
 }
 
 impl Qemu {
-    /// Starts QEMU with these arguments. What it prints goes to `log`; `inherited` are the descriptors that its
-    /// arguments name, which the caller closes afterwards. The calling thread has to live as long as QEMU shall.
+    /// Starts QEMU with these arguments. What it prints goes to `log`; `inherited` are the descriptors that
+    /// its arguments name, which the caller closes afterwards. The calling thread has to live as long as QEMU
+    /// shall.
     pub fn start(arguments: &[String], log: &Path, inherited: &[BorrowedFd<'_>]) -> Result<Self> {
         let program = find()?;
         let output = File::create(log).with_context(|| format!("cannot create {}", log.display()))?;
@@ -98,8 +99,8 @@ pub fn exec_qemu(arguments: Vec<OsString>) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// KVM if it really works here: the device can be opened and the processor can virtualize. In a virtual machine
-/// without nested virtualization the device may open all the same, and the guest then hangs.
+/// KVM if it really works here: the device can be opened and the processor can virtualize. In a virtual
+/// machine without nested virtualization the device may open all the same, and the guest then hangs.
 pub fn accelerator() -> Accelerator {
     let open = File::options().read(true).write(true).open("/dev/kvm").is_ok();
     let processor = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

@@ -31,8 +31,9 @@ impl Programs {
         Self::default()
     }
 
-    /// Adds a file at the path it has on the host. A program gets its shared libraries, or its interpreter if it
-    /// is a script, and a link in `/usr/bin` so that its name is enough to call it. Gives its path in the guest.
+    /// Adds a file at the path it has on the host. A program gets its shared libraries, or its interpreter if
+    /// it is a script, and a link in `/usr/bin` so that its name is enough to call it. Gives its path in the
+    /// guest.
     pub fn add(&mut self, file: &Path) -> Result<String> {
         let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
         let real = file.canonicalize().with_context(|| format!("cannot find {}", file.display()))?;

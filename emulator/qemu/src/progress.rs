@@ -1,7 +1,7 @@
 //! A line that says what takes so long.
 //!
-//! It is written to standard error, only if that is a terminal, only when something has taken two seconds, and
-//! it is erased when that something is done: what a command prints is never mixed with it.
+//! It is written to standard error, only if that is a terminal, only when something has taken two seconds,
+//! and it is erased when that something is done: what a command prints is never mixed with it.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};

@@ -1,7 +1,7 @@
 //! A client of QEMU's monitor (QMP): JSON objects, one a line, on a UNIX socket.
 //!
-//! Every wait has a deadline. Events that arrive while something else is awaited are kept, in a bounded number,
-//! until somebody waits for them.
+//! Every wait has a deadline. Events that arrive while something else is awaited are kept, in a bounded
+//! number, until somebody waits for them.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -22,8 +22,8 @@ pub struct Qmp {
 }
 
 impl Qmp {
-    /// Connects to the socket that `--qmp` or QEMU's own `-qmp unix:PATH,server=on` made. No wait of this client
-    /// takes longer than `patience`.
+    /// Connects to the socket that `--qmp` or QEMU's own `-qmp unix:PATH,server=on` made. No wait of this
+    /// client takes longer than `patience`.
     pub fn connect(socket: &Path, patience: Duration) -> Result<Self> {
         let stream = UnixStream::connect(socket)
             .with_context(|| format!("cannot connect to QEMU's monitor at {}", socket.display()))?;
@@ -63,8 +63,8 @@ impl Qmp {
         }
     }
 
-    /// Waits for an event of this name whose data satisfies `is_it`, and gives its data. Events that came before
-    /// the call count.
+    /// Waits for an event of this name whose data satisfies `is_it`, and gives its data. Events that came
+    /// before the call count.
     pub fn event(&mut self, name: &str, is_it: impl Fn(&Value) -> bool) -> Result<Value> {
         let deadline = Instant::now() + self.patience;
         loop {

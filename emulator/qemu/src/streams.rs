@@ -1,7 +1,7 @@
 //! The launcher's end of the channels: threads that each wait for one thing and report it as an event.
 //!
-//! Bytes pass through unchanged. A slow reader of the launcher's output slows the command down, as a pipe would:
-//! nothing is kept here.
+//! Bytes pass through unchanged. A slow reader of the launcher's output slows the command down, as a pipe
+//! would: nothing is kept here.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
@@ -79,8 +79,8 @@ pub fn forward_output(output: Output, mut from: UnixStream, events: Sender<Event
     Ok(())
 }
 
-/// Passes the launcher's standard input on, and its end too. The thread stays in its read when nothing comes; it
-/// ends with the launcher.
+/// Passes the launcher's standard input on, and its end too. The thread stays in its read when nothing comes;
+/// it ends with the launcher.
 pub fn forward_input(mut to: UnixStream) {
     thread::spawn(move || {
         if may_read_input() {
@@ -93,8 +93,8 @@ pub fn forward_input(mut to: UnixStream) {
             }
         }
         // The guest sees the end of the file when QEMU has read the end of this stream. Closing it altogether
-        // would be seen first, and what is still in it would be lost: so it stays open until QEMU closes its end.
-        // Both calls fail only if QEMU is gone.
+        // would be seen first, and what is still in it would be lost: so it stays open until QEMU closes its
+        // end. Both calls fail only if QEMU is gone.
         let _ = to.shutdown(Shutdown::Write);
         let _ = to.read(&mut [0]);
     });
@@ -120,8 +120,8 @@ pub fn read_messages(from: UnixStream, events: Sender<Event>) {
     });
 }
 
-/// Turns the signals that would end the launcher into events, so that it ends QEMU and removes its files first.
-/// To be called before any other thread is started: threads inherit what is blocked.
+/// Turns the signals that would end the launcher into events, so that it ends QEMU and removes its files
+/// first. To be called before any other thread is started: threads inherit what is blocked.
 pub fn watch_signals(events: Sender<Event>) -> Result<()> {
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {

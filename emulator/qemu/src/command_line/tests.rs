@@ -115,8 +115,10 @@ fn every_property_of_a_controller_and_a_namespace_reaches_its_device() {
     let arguments = arguments_of(&machine, Accelerator::Tcg);
     let devices = values(&arguments, "-device");
     for device in [
+        "nvme-subsys,id=nvme-01-00.0-subsystem,nqn=nvme-01-00.0-subsystem",
         "pcie-root-port,id=port-06,bus=pcie.0,addr=06.0,chassis=1,slot=1",
-        "nvme,id=nvme-01-00.0,bus=port-06,addr=00.0,serial=S1,max_ioqpairs=3,mdts=5,msix_qsize=9",
+        "nvme,id=nvme-01-00.0,bus=port-06,addr=00.0,serial=S1,subsys=nvme-01-00.0-subsystem,\
+         max_ioqpairs=3,mdts=5,msix_qsize=9",
         "nvme-ns,id=nvme-01-00.0-ns7-device,bus=nvme-01-00.0,nsid=7,drive=nvme-01-00.0-ns7,\
          logical_block_size=4096,physical_block_size=4096,ms=16,mset=1,pi=2,\
          zoned=on,zoned.zone_size=8388608,zoned.zone_capacity=6291456,zoned.max_open=3,zoned.max_active=4",

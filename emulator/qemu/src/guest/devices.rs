@@ -1,8 +1,8 @@
 //! Gives each controller to the driver that the plan says.
 //!
 //! The kernel's driver has taken all of them when this runs. Ours are unbound and given to `vfio-pci`. The
-//! kernel's own are numbered anew where needed, so that the first of them is always `nvme0`, however the kernel
-//! happened to count while it found them all at once.
+//! kernel's own are numbered anew where needed, so that the first of them is always `nvme0`, however the
+//! kernel happened to count while it found them all at once.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,9 +1,9 @@
 //! The guest's side: this program as the first process.
 //!
-//! It brings the machine into the state that the plan describes, says so, runs the command with its streams on
-//! the channels, and reports how it ended. The launcher then ends QEMU. Errors that come before the control
-//! channel is open are written to the console, and the first process ending makes the kernel panic, which ends
-//! QEMU too.
+//! It brings the machine into the state that the plan describes, says so, runs the command with its streams
+//! on the channels, and reports how it ended. The launcher then ends QEMU. Errors that come before the
+//! control channel is open are written to the console, and the first process ending makes the kernel panic,
+//! which ends QEMU too.
 
 mod command;
 mod devices;
@@ -100,7 +100,7 @@ fn check_hugepages(plan: &Plan) -> Result<()> {
         let reserved: u64 = text.trim().parse().with_context(|| format!("{file} has no number"))?;
         if reserved < *wanted {
             bail!(
-                "the kernel reserved {reserved} of {wanted} huge pages of {size_kib} KiB; give the machine more memory"
+                "the kernel reserved {reserved} of {wanted} pages of {size_kib} KiB; give the machine more memory"
             );
         }
     }

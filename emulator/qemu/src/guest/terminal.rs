@@ -85,8 +85,8 @@ impl Drop for RawMode {
     }
 }
 
-/// The size of the launcher's terminal, if its input and output are one. It is asked for with `stty`, since the
-/// system call needs unsafe code and the size is a convenience.
+/// The size of the launcher's terminal, if its input and output are one. It is asked for with `stty`, since
+/// the system call needs unsafe code and the size is a convenience.
 pub fn size() -> Option<TerminalSize> {
     if !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
         return None;
