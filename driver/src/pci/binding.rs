@@ -83,8 +83,8 @@ pub enum BindError {
     DriverMissing,
     /// Another device of the same IOMMU group is held by a driver that may do DMA.
     #[error(
-        "the IOMMU group {group} of {address} is not viable: {} in it; all its devices must be bound to vfio-pci \
-         together, or be without a driver",
+        "the IOMMU group {group} of {address} is not viable because of {}: bind all its controllers in one call, \
+         and take other devices from their drivers",
         Listed(blockers)
     )]
     GroupNotViable {
@@ -254,14 +254,18 @@ impl fmt::Display for Outcome {
 
 impl fmt::Display for Blocker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is held by {}", self.address, self.driver)
+        write!(f, "{} (driven by {})", self.address, self.driver)
     }
 }
 
-struct Listed<'a>(&'a [Blocker]);
+/// Blockers in a sentence.
+pub(crate) struct Listed<'a>(pub &'a [Blocker]);
 
 impl fmt::Display for Listed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("a device that another driver held");
+        }
         for (index, blocker) in self.0.iter().enumerate() {
             let comma = if index == 0 { "" } else { ", " };
             write!(f, "{comma}{blocker}")?;

@@ -28,6 +28,7 @@ mod usage;
 mod fake;
 
 pub use address::PciAddress;
+pub(crate) use binding::Listed;
 pub use binding::{BindError, Blocker, Bound, Force, Outcome, Restored};
 pub use device::{IommuGroup, Isolation, PciClass, PciDevice, PciError};
 pub use machine::Machine;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use crate::pci::{Blocker, PciAddress, PciError, Process, VFIO_DRIVER};
+use crate::pci::{Blocker, Listed, PciAddress, PciError, Process, VFIO_DRIVER};
 
 /// Why a device could not be opened through VFIO.
 #[derive(Debug, thiserror::Error)]
@@ -54,8 +54,8 @@ pub enum VfioError {
     },
     /// Another device of the group is held by a driver that may do DMA.
     #[error(
-        "the IOMMU group {group} of {address} is not viable: {}; bind all its devices to {VFIO_DRIVER}",
-        Blockers(blockers)
+        "the IOMMU group {group} of {address} is not viable because of {}: bind all its devices to {VFIO_DRIVER}",
+        Listed(blockers)
     )]
     GroupNotViable {
         /// Where the device is.
@@ -130,21 +130,6 @@ impl fmt::Display for Holders<'_> {
                 write!(f, " {have} {} open", node.display())
             }
         }
-    }
-}
-
-struct Blockers<'a>(&'a [Blocker]);
-
-impl fmt::Display for Blockers<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() {
-            return f.write_str("a device in it is held by another driver");
-        }
-        for (index, blocker) in self.0.iter().enumerate() {
-            let comma = if index == 0 { "" } else { ", " };
-            write!(f, "{comma}{blocker}")?;
-        }
-        Ok(())
     }
 }
 

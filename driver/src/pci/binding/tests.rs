@@ -89,7 +89,10 @@ fn a_group_that_is_not_viable_names_the_device_that_blocks_it() {
     fake.device("0000:00:1f.0", 0x06_0100, None, Some(12));
     fake.start_kernel();
     let error = fake.machine().bind(address, Force::Yes).expect_err("blocked").to_string();
-    assert!(error.contains("group 12") && error.contains("0000:00:1f.6 is held by e1000e in it"), "{error}");
+    assert!(
+        error.contains("group 12") && error.contains("because of 0000:00:1f.6 (driven by e1000e):"),
+        "{error}"
+    );
     assert!(!error.contains("1c.0") && !error.contains("1f.0 "), "{error}");
     assert_eq!(fake.driver_of(address).as_deref(), Some("nvme"));
 }
