@@ -32,7 +32,9 @@ pub fn build(package: &str, program: &str, profile: &str) -> Result<PathBuf> {
         .with_context(|| format!("cannot run cargo to build {program}; see https://rustup.rs"))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        bail!("{said}{program} does not build: cargo build --profile {profile} --package {package}");
+        bail!(
+            "{program} does not build\n{said}This shows it again: cargo build --profile {profile} --package {package}"
+        );
     }
     executable(&String::from_utf8_lossy(&output.stdout), program)
         .with_context(|| format!("cargo did not say where it put {program}"))

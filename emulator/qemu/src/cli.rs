@@ -34,6 +34,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Action {
     /// Run one command in the machine.
+    #[command(after_help = EXAMPLES)]
     Run {
         #[command(flatten)]
         options: Options,

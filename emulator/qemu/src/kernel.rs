@@ -4,10 +4,12 @@
 //! read; the newest in the cache; the package that Debian's or Ubuntu's virtual-machine kernel stands for,
 //! which is downloaded with apt and unpacked into the cache without being installed.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use nix::fcntl::{Flock, FlockArg};
 
 use crate::modules::{Module, ModuleTree};
 use crate::progress::Progress;
@@ -43,6 +45,12 @@ impl Kernel {
         if let Ok(kernel) = Self::newest_below(&cache) {
             return Ok(kernel);
         }
+        let _progress = Progress::new("downloading a kernel for the guest");
+        let _alone = lock(&cache)?;
+        // Somebody else may have fetched one while this waited for the lock.
+        if let Ok(kernel) = Self::newest_below(&cache) {
+            return Ok(kernel);
+        }
         fetch(&cache)?;
         Self::newest_below(&cache).context("the kernel that was downloaded cannot be used")
     }
@@ -67,7 +75,7 @@ impl Kernel {
     }
 
     fn open(image: &Path, modules: &Path) -> Result<Self> {
-        std::fs::File::open(image).with_context(|| format!("cannot read the kernel {}", image.display()))?;
+        File::open(image).with_context(|| format!("cannot read the kernel {}", image.display()))?;
         let tree = ModuleTree::open(modules)?;
         if let Some(missing) = tree.missing(&WANTED) {
             bail!("the kernel of {} has no `{missing}`; give another: {GIVE_ONE}", modules.display());
@@ -85,16 +93,23 @@ fn cache_directory() -> Result<PathBuf> {
         .join("doorbell"))
 }
 
+/// Makes the cache and keeps others from fetching at the same time.
+fn lock(cache: &Path) -> Result<Flock<File>> {
+    std::fs::create_dir_all(cache).with_context(|| format!("cannot create {}", cache.display()))?;
+    let file =
+        File::create(cache.join("lock")).with_context(|| format!("cannot write to {}", cache.display()))?;
+    Flock::lock(file, FlockArg::LockExclusive)
+        .map_err(|(_, error)| anyhow!("cannot lock {}: {error}", cache.display()))
+}
+
 /// Downloads and unpacks a kernel into the cache. It appears there whole or not at all.
 fn fetch(cache: &Path) -> Result<()> {
-    let _progress = Progress::new("downloading a kernel for the guest");
     ensure!(
         crate::programs::find("apt-get").is_some() && crate::programs::find("dpkg-deb").is_some(),
         "no kernel with NVMe and VFIO was found, and this is no Debian to download one: {GIVE_ONE}"
     );
     let packages =
         packages().with_context(|| format!("apt knows no kernel package: {UPDATE}, or {GIVE_ONE}"))?;
-    std::fs::create_dir_all(cache).with_context(|| format!("cannot create {}", cache.display()))?;
     let partial =
         tempfile::Builder::new().prefix("partial-").tempdir_in(cache).context("cannot use the cache")?;
     let mut download = Command::new("apt-get");
@@ -125,7 +140,7 @@ fn publish(tree: &Path, cache: &Path) -> Result<()> {
         {
             let entry = entry?;
             let target = to.join(entry.file_name());
-            // Somebody else may have fetched the same kernel at the same time; theirs is as good.
+            // An earlier attempt may have ended between the two.
             if !target.exists() {
                 std::fs::rename(entry.path(), &target)
                     .with_context(|| format!("cannot write {}", target.display()))?;
