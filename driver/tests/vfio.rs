@@ -1,9 +1,9 @@
 #![expect(unsafe_code)]
 //! The VFIO transport and the binding against the Linux kernel and QEMU's controllers.
 //!
-//! These tests need two NVMe controllers of their own, `0000:00:04.0` bound to vfio-pci and `0000:00:05.0` held
-//! by the kernel's driver, and change both. They are ignored by a plain `cargo test` and run in the machine
-//! that has them:
+//! These tests need two NVMe controllers of their own, `0000:00:04.0` bound to vfio-pci and `0000:00:05.0`
+//! held by the kernel's driver, and change both. They are ignored by a plain `cargo test` and run in the
+//! machine that has them:
 //!
 //! ```text
 //! cargo test -p doorbell --test vfio --no-run    # says where the program is
@@ -84,8 +84,8 @@ fn set_enabled(transport: &VfioTransport, enabled: u32) {
     assert!(wait(transport, || transport.read32(CSTS).expect("register") & 1 == enabled), "CSTS.RDY");
 }
 
-/// Asks the controller who it is, with an admin queue of 16 entries made by hand; `None` if it does not answer
-/// within `patience`.
+/// Asks the controller who it is, with an admin queue of 16 entries made by hand; `None` if it does not
+/// answer within `patience`.
 fn identify(transport: &VfioTransport, event: Option<BorrowedFd<'_>>, patience: Duration) -> Option<String> {
     let mapper = transport.mapper();
     let pages = memory(3 * PAGE);

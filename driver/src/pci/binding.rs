@@ -83,8 +83,8 @@ pub enum BindError {
     DriverMissing,
     /// Another device of the same IOMMU group is held by a driver that may do DMA.
     #[error(
-        "the IOMMU group {group} of {address} is not viable because of {}: bind all its controllers in one call, \
-         and take other devices from their drivers",
+        "the IOMMU group {group} of {address} is not viable because of {}: bind all its controllers in \
+         one call, and take other devices from their drivers",
         Listed(blockers)
     )]
     GroupNotViable {

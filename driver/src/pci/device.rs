@@ -82,8 +82,8 @@ pub enum PciError {
     },
     /// The device is not behind an IOMMU.
     #[error(
-        "{address} is not behind an IOMMU, so it cannot be given to a program safely: enable VT-d or AMD-Vi in \
-         the firmware's setup and boot with `intel_iommu=on` (Intel) on the kernel's command line; VFIO's \
+        "{address} is not behind an IOMMU, so it cannot be given to a program safely: enable VT-d or AMD-Vi \
+         in the firmware's setup and boot with `intel_iommu=on` (Intel) on the kernel's command line; VFIO's \
          no-IOMMU mode is not supported"
     )]
     NoIommu {

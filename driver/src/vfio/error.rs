@@ -34,7 +34,10 @@ pub enum VfioError {
         node: PathBuf,
     },
     /// The caller may not open the group.
-    #[error("no permission to open {0}; an administrator can give it once: `sudo chown $USER {0}`", node.display())]
+    #[error(
+        "no permission to open {0}; an administrator can give it once: `sudo chown $USER {0}`",
+        node.display()
+    )]
     NotPermitted {
         /// What cannot be opened.
         node: PathBuf,
@@ -54,7 +57,8 @@ pub enum VfioError {
     },
     /// Another device of the group is held by a driver that may do DMA.
     #[error(
-        "the IOMMU group {group} of {address} is not viable because of {}: bind all its devices to {VFIO_DRIVER}",
+        "the IOMMU group {group} of {address} is not viable because of {}: bind all its devices to \
+         {VFIO_DRIVER}",
         Listed(blockers)
     )]
     GroupNotViable {
@@ -67,8 +71,8 @@ pub enum VfioError {
     },
     /// The IOMMU cannot keep a device from forging interrupts.
     #[error(
-        "the IOMMU of {address} cannot remap interrupts, so VFIO refuses it: enable interrupt remapping in the \
-         firmware's setup, or, if the device is trusted, `echo 1 | sudo tee \
+        "the IOMMU of {address} cannot remap interrupts, so VFIO refuses it: enable interrupt remapping in \
+         the firmware's setup, or, if the device is trusted, `echo 1 | sudo tee \
          /sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts`"
     )]
     UnsafeInterrupts {

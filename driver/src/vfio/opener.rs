@@ -1,9 +1,9 @@
 #![expect(unsafe_code)]
 //! Opening a device with `vfio-ioctls`, and keeping only the file.
 //!
-//! The crate's `VfioDevice` looks its group up in sysfs again when it is dropped, and panics if the device has
-//! left it. So the crate opens and describes the device, and is then shown another `VfioOps` than a container:
-//! its drop finds nothing to do, and the file is ours.
+//! The crate's `VfioDevice` looks its group up in sysfs again when it is dropped, and panics if the device
+//! has left it. So the crate opens and describes the device, and is then shown another `VfioOps` than a
+//! container: its drop finds nothing to do, and the file is ours.
 //
 // UNSAFETY: takes over a file descriptor that the crate has given up.
 

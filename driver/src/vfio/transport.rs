@@ -54,8 +54,8 @@ impl VfioTransport {
     /// group's node. Takes up to a second if the group is busy. Does not touch NVMe's registers.
     ///
     /// # Errors
-    /// There is no such device, it is not an NVMe controller, another driver or process holds it, or its IOMMU
-    /// group cannot be used; the error says what mends it.
+    /// There is no such device, it is not an NVMe controller, another driver or process holds it, or its
+    /// IOMMU group cannot be used; the error says what mends it.
     pub fn open(address: PciAddress) -> Result<Self, VfioError> {
         let machine = Machine::this();
         let device = machine.controller(address)?;
