@@ -117,8 +117,8 @@ pub enum MapError {
     },
     /// The mapper has no room for another entry.
     #[error(
-        "the IOMMU container has no mapping entry left (dma_entry_limit is {limit}); use larger huge pages, or \
-         `echo {} | sudo tee /sys/module/vfio_iommu_type1/parameters/dma_entry_limit`",
+        "the IOMMU container has no mapping entry left (dma_entry_limit is {limit}); use larger huge pages, \
+         or `echo {} | sudo tee /sys/module/vfio_iommu_type1/parameters/dma_entry_limit`",
         limit.saturating_mul(4)
     )]
     EntryLimit {

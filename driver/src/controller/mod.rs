@@ -167,8 +167,9 @@ impl Controller {
     /// Notifies the controller of the shutdown, waits for it (at most RTD3E) and disables it.
     ///
     /// # Errors
-    /// Queue pairs are still open: then the controller stays as it is until they are gone. Or the controller did not
-    /// answer in time: then it was disabled all the same, or its memory stays parked for good.
+    /// Queue pairs are still open: then the controller stays as it is until they are gone. Or the
+    /// controller did not answer in time: then it was disabled all the same, or its memory stays parked for
+    /// good.
     pub fn close(self) -> Result<(), ControllerError> {
         self.shared.refuse_while_queues_are_open()?;
         self.shared.shut_down()

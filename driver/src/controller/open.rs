@@ -18,7 +18,7 @@ pub(super) fn transport(target: &Target) -> Result<Arc<dyn Transport>, Controlle
 
 #[cfg(feature = "emulator")]
 fn emulated(spec: &str) -> Result<Arc<dyn Transport>, ControllerError> {
-    let config: doorbell_emulator::EmulatorConfig = spec.parse()?;
+    let config = spec.parse().map_err(doorbell_emulator::EmulatorError::from)?;
     Ok(doorbell_emulator::Emulator::spawn(config)?)
 }
 

@@ -59,7 +59,7 @@ impl SharedMemory {
         assert!(index < self.bytes / 8, "qword {index} is beyond the shared memory");
         // SAFETY: inside of the buffer by the assertion.
         let cell = unsafe { self.base.cast::<AtomicU64>().add(index) };
-        // SAFETY: aligned to 8 and alive (see `new`); the memory is only accessed atomically or by the device.
+        // SAFETY: aligned to 8 and alive (see `new`); only accessed atomically, or by the device.
         let cell = unsafe { cell.as_ref() };
         cell.store(value, Ordering::Relaxed);
     }
@@ -77,7 +77,7 @@ impl SharedMemory {
         debug_assert!(index < self.bytes / 4);
         // SAFETY: callers pass an index inside of the buffer (asserted there).
         let cell = unsafe { self.base.cast::<AtomicU32>().add(index) };
-        // SAFETY: aligned to 4 and alive (see `new`); the memory is only accessed atomically or by the device.
+        // SAFETY: aligned to 4 and alive (see `new`); only accessed atomically, or by the device.
         let cell = unsafe { cell.as_ref() };
         cell.load(order)
     }

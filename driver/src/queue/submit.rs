@@ -42,7 +42,7 @@ enum Place {
 pub enum Cancelled {
     /// The request had ended already: there is nothing to cancel.
     Ended,
-    /// The rest of a large request will not be submitted; it completes when its parts that are under way have.
+    /// The rest of a large request will not be submitted; it completes when its parts under way have.
     Rest,
     /// The device has it: it completes as usual. The device is not asked to abort it.
     UnderWay,
