@@ -1,0 +1,268 @@
+//! The controller as a whole: what one step does, and what reset, failure and removal mean.
+//!
+//! A step completes what is due, then goes round the submission queues and takes what the doorbells announce
+//! (round robin, in bursts). All of it happens under the device's lock, with one read guard on the address
+//! table. The part of it that runs per I/O command is in `serve.rs`.
+
+use std::collections::VecDeque;
+use std::fs::File;
+
+use doorbell_spec::{BusEvent, BusMastering, Clock, Nanos, QueueId};
+
+use crate::admin::Admin;
+use crate::config::{EmulatorConfig, Toggle};
+use crate::error::EmulatorError;
+use crate::fault::{Action, FaultView, Point};
+use crate::flight::Flight;
+use crate::iova::access::Dma;
+use crate::namespace::Namespace;
+use crate::nvm::Storage;
+use crate::queues::{CompletionQueue, SubmissionQueue};
+use crate::registers::{Effect, Registers};
+use crate::report::{Report, Tally};
+use crate::window::Window;
+
+/// Everything behind the device's lock.
+pub(crate) struct Device {
+    pub(crate) config: EmulatorConfig,
+    pub(crate) registers: Registers,
+    pub(crate) sqs: Vec<Option<Box<SubmissionQueue>>>,
+    pub(crate) cqs: Vec<Option<Box<CompletionQueue>>>,
+    /// Submission queues that exist, in the order they are served.
+    pub(crate) live: Vec<QueueId>,
+    /// Which of them is served first in the next step.
+    cursor: usize,
+    pub(crate) flight: Flight,
+    pub(crate) storage: Storage,
+    pub(crate) admin: Admin,
+    pub(crate) tally: Tally,
+    pub(crate) mastering: BusMastering,
+    /// The eventfd of each interrupt vector.
+    pub(crate) vectors: Vec<Option<File>>,
+    /// How many of them there are.
+    pub(crate) armed_vectors: usize,
+    /// Whether completions wait for room.
+    pub(crate) has_held: bool,
+    pub(crate) is_removed: bool,
+    pub(crate) bus_events: VecDeque<BusEvent>,
+}
+
+/// What a step may use.
+pub(crate) struct Step<'a> {
+    pub(crate) dma: &'a Dma<'a>,
+    pub(crate) window: &'a Window,
+    pub(crate) clock: &'a Clock,
+    pub(crate) faults: FaultView<'a>,
+}
+
+impl Device {
+    pub(crate) fn new(config: EmulatorConfig) -> Result<Self, EmulatorError> {
+        let cache = if config.has_write_cache() { Toggle::On } else { Toggle::Off };
+        let namespaces: Result<Vec<Namespace>, EmulatorError> =
+            config.namespaces.iter().map(|namespace| Namespace::new(namespace, cache)).collect();
+        let mut storage = Storage::new(namespaces?, config.oncs, cache);
+        storage.transfer_bytes_max = transfer_bytes_max(&config);
+        Ok(Self {
+            registers: Registers::new(&config),
+            sqs: std::iter::repeat_with(|| None).take(usize::from(config.submission_queues) + 1).collect(),
+            cqs: std::iter::repeat_with(|| None).take(usize::from(config.completion_queues) + 1).collect(),
+            live: Vec::new(),
+            cursor: 0,
+            flight: Flight::new(&config.latency),
+            storage,
+            admin: Admin::new(&config, cache),
+            tally: Tally::new(),
+            mastering: BusMastering::Off,
+            vectors: std::iter::repeat_with(|| None).take(usize::from(config.vectors)).collect(),
+            armed_vectors: 0,
+            has_held: false,
+            is_removed: false,
+            bus_events: VecDeque::new(),
+            config,
+        })
+    }
+
+    /// Takes and completes commands, `budget` at most. Answers how many it was.
+    pub(crate) fn step(&mut self, step: &Step<'_>, budget: usize) -> usize {
+        if self.is_removed {
+            return 0;
+        }
+        if self.registers.next_due().is_some() {
+            self.registers.advance(step.clock.now());
+        }
+        if !self.registers.is_processing() {
+            return 0;
+        }
+        let mut done = self.release_held(step);
+        if !self.flight.is_empty() {
+            done += self.complete_due(step, budget);
+        }
+        done += self.deliver_events(step);
+        while done < budget {
+            let taken = self.go_round(step, budget - done);
+            if taken == 0 {
+                break;
+            }
+            done += taken;
+        }
+        self.raise_interrupts();
+        done
+    }
+
+    /// Serves each submission queue once, starting where the last round ended.
+    fn go_round(&mut self, step: &Step<'_>, budget: usize) -> usize {
+        let mut done = 0;
+        for _ in 0..self.live.len() {
+            // A command may have deleted queues meanwhile.
+            if self.cursor >= self.live.len() {
+                self.cursor = 0;
+            }
+            let Some(queue) = self.live.get(self.cursor).copied() else { break };
+            self.cursor += 1;
+            let burst = BURST.min(budget - done);
+            done += if queue == QueueId::ADMIN {
+                self.serve_admin(step, burst)
+            } else {
+                self.serve(step, queue, burst)
+            };
+            if done >= budget || !self.registers.is_processing() {
+                break;
+            }
+        }
+        done
+    }
+
+    /// Completes what is due by now.
+    fn complete_due(&mut self, step: &Step<'_>, budget: usize) -> usize {
+        let now = step.clock.now();
+        let mut done = 0;
+        while done < budget && self.registers.is_processing() {
+            let Some(parked) = self.flight.take_due(now) else { break };
+            self.complete_parked(step, &parked);
+            done += 1;
+        }
+        done
+    }
+
+    /// When something will happen by itself next.
+    pub(crate) fn next_due(&mut self) -> Option<Nanos> {
+        if self.is_removed {
+            return None;
+        }
+        let flight = if self.registers.is_processing() { self.flight.next_due() } else { None };
+        [self.registers.next_due(), flight].into_iter().flatten().min()
+    }
+
+    /// Reads a register, as the host does.
+    pub(crate) fn read_register(
+        &mut self,
+        offset: u32,
+        now: Nanos,
+        window: &Window,
+        faults: FaultView<'_>,
+    ) -> u32 {
+        self.apply_register_fault(faults.on_register(Point::RegisterRead, offset), window);
+        if self.is_removed {
+            return doorbell_spec::register::ALL_ONES;
+        }
+        self.registers.advance(now);
+        self.registers.read(offset)
+    }
+
+    /// Writes a register, as the host does.
+    pub(crate) fn write_register(
+        &mut self,
+        offset: u32,
+        value: u32,
+        now: Nanos,
+        window: &Window,
+        faults: FaultView<'_>,
+    ) {
+        self.apply_register_fault(faults.on_register(Point::RegisterWrite, offset), window);
+        if self.is_removed {
+            return;
+        }
+        self.registers.advance(now);
+        match self.registers.write(offset, value, now, &mut self.tally) {
+            Effect::None => {}
+            Effect::Reset => self.reset_controller(window),
+            Effect::Enabled => {
+                self.start(window);
+                self.apply_register_fault(faults.on_register(Point::Enable, offset), window);
+            }
+            Effect::Shutdown => {
+                if self.storage.flush_all().is_err() {
+                    self.registers.fail("the flush of an orderly shutdown failed");
+                }
+            }
+        }
+    }
+
+    fn apply_register_fault(&mut self, action: Option<Action>, window: &Window) {
+        match action {
+            Some(Action::AllOnes) => self.remove(window),
+            Some(Action::Fatal) => self.registers.fail("fault plan"),
+            Some(Action::NeverReady) => self.registers.stall(),
+            Some(Action::Delay(time)) => self.registers.delay(time),
+            _ => {}
+        }
+    }
+
+    /// A controller reset: every queue and command is gone (NVMe Base 2.0, 3.7.2).
+    pub(crate) fn reset_controller(&mut self, window: &Window) {
+        for queue in std::mem::take(&mut self.live) {
+            self.delete_sq(queue, window);
+        }
+        for index in 0..self.cqs.len() {
+            if let Some(cq) = self.cqs[index].take() {
+                window.clear(cq.word());
+            }
+        }
+        self.cursor = 0;
+        self.flight.clear();
+        self.admin.reset(&self.config);
+    }
+
+    /// A function reset: a controller reset that leaves no register as it was.
+    pub(crate) fn reset_function(&mut self, window: &Window) {
+        self.reset_controller(window);
+        self.registers.reset_function();
+    }
+
+    /// The device is pulled out.
+    pub(crate) fn remove(&mut self, window: &Window) {
+        if !self.is_removed {
+            self.reset_controller(window);
+            self.is_removed = true;
+            self.bus_events.push_back(BusEvent::Removed);
+        }
+    }
+
+    /// Fails (CSTS.CFS): nothing is processed until the next reset.
+    #[cold]
+    pub(crate) fn fail(&mut self, why: &'static str) {
+        self.registers.fail(why);
+    }
+
+    pub(crate) fn report(&self, faults: crate::iova::access::AccessFaults) -> Report {
+        let event_requests = self.admin.events.outstanding() as u64;
+        Report {
+            outstanding: self.flight.len() as u64 + event_requests,
+            event_requests,
+            fatal: self.registers.fatal,
+            ..self.tally.report(faults)
+        }
+    }
+}
+
+/// MDTS in bytes; the unit is the smallest page (NVMe Base 2.0, 5.17.2.1).
+fn transfer_bytes_max(config: &EmulatorConfig) -> usize {
+    if config.mdts == 0 {
+        return usize::MAX;
+    }
+    let power = u32::from(config.mdts) + u32::from(config.page_min) + 12;
+    if power >= usize::BITS { usize::MAX } else { 1 << power }
+}
+
+/// So many commands of one queue are taken before the next queue's turn.
+const BURST: usize = 32;

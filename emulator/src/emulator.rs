@@ -1,0 +1,223 @@
+//! The controller as its user sees it: made, moved, looked at, and pulled out.
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use doorbell_spec::log_page::AsyncEvent;
+use doorbell_spec::{Clock, Nanos, Nsid};
+
+use crate::config::{EmulatorConfig, NamespaceConfig, Toggle, doorbell_window_bytes};
+use crate::device::{Device, Step};
+use crate::error::EmulatorError;
+use crate::fault::FaultPlan;
+use crate::iova::IovaSpace;
+use crate::iova::access::{AccessLog, Dma};
+use crate::namespace::Namespace;
+use crate::report::Report;
+use crate::thread::Worker;
+use crate::window::Window;
+
+/// A software NVMe controller. It is a [`doorbell_spec::Transport`]; see there for the bus side.
+///
+/// ```
+/// use doorbell_emulator::{Emulator, EmulatorConfig};
+/// use doorbell_spec::{Clock, Transport, register};
+///
+/// let clock = Clock::virtual_time();
+/// let device = Emulator::new(EmulatorConfig::default(), clock.clone())?;
+/// assert_eq!(device.read32(register::VS)?, 0x0002_0000);
+/// device.relax(&clock);
+/// assert!(device.report().is_clean());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Emulator {
+    pub(crate) shared: Arc<Shared>,
+    /// Ends, and is waited for, when the last owner lets go.
+    pub(crate) worker: Option<Worker>,
+    pub(crate) name: String,
+}
+
+/// What the controller's thread and its users share.
+pub(crate) struct Shared {
+    /// The controller itself. Under it, in this order: the address table (for reading), then the fault
+    /// plan or the access log.
+    device: Mutex<Device>,
+    pub(crate) space: Arc<IovaSpace>,
+    pub(crate) window: Window,
+    pub(crate) faults: FaultPlan,
+    pub(crate) clock: Clock,
+    accesses: AccessLog,
+    /// How many users wait for `device`; the controller's thread lets them go first.
+    waiting: AtomicUsize,
+}
+
+impl Emulator {
+    /// A controller that moves only in [`Emulator::step`] and in `Transport::relax`.
+    ///
+    /// # Errors
+    /// The configuration does not fit together, or a namespace's file cannot be used.
+    pub fn new(config: EmulatorConfig, clock: Clock) -> Result<Arc<Self>, EmulatorError> {
+        let space = Arc::new(IovaSpace::new(config.iova_bits, config.map_entries));
+        Self::in_space(config, clock, space)
+    }
+
+    /// The same in an address space that other controllers are in too, as two devices of one IOMMU group are.
+    ///
+    /// # Errors
+    /// As [`Emulator::new`].
+    pub fn in_space(
+        config: EmulatorConfig,
+        clock: Clock,
+        space: Arc<IovaSpace>,
+    ) -> Result<Arc<Self>, EmulatorError> {
+        let name = format!("emu:{}", config.source);
+        Ok(Arc::new(Self { shared: Arc::new(Shared::new(config, clock, space)?), worker: None, name }))
+    }
+
+    /// A controller with a thread of its own and the machine's clock. The thread ends when the last `Arc` is
+    /// dropped.
+    ///
+    /// # Errors
+    /// As [`Emulator::new`], or no thread can be made.
+    pub fn spawn(config: EmulatorConfig) -> Result<Arc<Self>, EmulatorError> {
+        let space = Arc::new(IovaSpace::new(config.iova_bits, config.map_entries));
+        let name = format!("emu:{}", config.source);
+        let shared = Arc::new(Shared::new(config, Clock::monotonic(), space)?);
+        let worker = Worker::start(Arc::clone(&shared))
+            .map_err(|source| EmulatorError::Os { action: "starting the controller's thread", source })?;
+        Ok(Arc::new(Self { shared, worker: Some(worker), name }))
+    }
+
+    /// Takes and completes at most about `budget` commands. Answers how many it was.
+    ///
+    /// A controller with a thread of its own may be stepped too, but need not be.
+    pub fn step(&self, budget: usize) -> usize {
+        self.shared.step(&mut self.shared.lock(), budget)
+    }
+
+    /// When something will happen by itself next: a delayed completion, readiness, the end of a shutdown.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Nanos> {
+        self.shared.lock().next_due()
+    }
+
+    /// The fault plan. Rules take effect from the next step or register access on.
+    #[must_use]
+    pub fn faults(&self) -> &FaultPlan {
+        &self.shared.faults
+    }
+
+    /// The clock that latencies are measured with.
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        &self.shared.clock
+    }
+
+    /// What the controller has seen so far.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        let faults = self.shared.accesses.snapshot();
+        self.shared.lock().report(faults)
+    }
+
+    /// Raises an asynchronous event, as the hardware would. It is reported when the host has asked for it.
+    pub fn raise_event(&self, event: AsyncEvent) {
+        self.shared.lock().admin.events.raise(event);
+        self.wake();
+    }
+
+    /// Adds a namespace and reports the change.
+    ///
+    /// # Errors
+    /// The configuration is not possible, or the identifier is in use.
+    pub fn attach_namespace(&self, config: &NamespaceConfig) -> Result<(), EmulatorError> {
+        EmulatorConfig { namespaces: vec![config.clone()], ..EmulatorConfig::default() }.validate()?;
+        let mut device = self.shared.lock();
+        let cache = if device.storage.cache.is_on() { Toggle::On } else { Toggle::Off };
+        let namespaces = &mut device.storage.namespaces;
+        let Err(at) = namespaces.binary_search_by_key(&config.nsid, |namespace| namespace.nsid) else {
+            return Err(EmulatorError::Namespace { nsid: config.nsid, problem: "exists already" });
+        };
+        namespaces.insert(at, Namespace::new(config, cache)?);
+        device.storage.nsid_max = device.storage.nsid_max.max(config.nsid);
+        device.namespace_changed(config.nsid);
+        drop(device);
+        self.wake();
+        Ok(())
+    }
+
+    /// Takes a namespace away, with its data, and reports the change.
+    ///
+    /// # Errors
+    /// There is no such namespace.
+    pub fn detach_namespace(&self, nsid: Nsid) -> Result<(), EmulatorError> {
+        let mut device = self.shared.lock();
+        let Some(at) = device.storage.find(nsid) else {
+            return Err(EmulatorError::Namespace { nsid, problem: "does not exist" });
+        };
+        device.storage.namespaces.remove(at);
+        device.namespace_changed(nsid);
+        drop(device);
+        self.wake();
+        Ok(())
+    }
+
+    /// Pulls the device out: registers read as ones and nothing is accessed any more, for good.
+    pub fn remove(&self) {
+        self.shared.lock().remove(&self.shared.window);
+    }
+
+    /// Lets a sleeping controller look at its doorbells at once.
+    pub(crate) fn wake(&self) {
+        if let Some(worker) = &self.worker {
+            worker.wake();
+        }
+    }
+}
+
+impl Shared {
+    fn new(config: EmulatorConfig, clock: Clock, space: Arc<IovaSpace>) -> Result<Self, EmulatorError> {
+        config.validate()?;
+        let window = Window::new(doorbell_window_bytes(&config))
+            .map_err(|source| EmulatorError::Os { action: "mapping memory for doorbells", source })?;
+        let faults = FaultPlan::default();
+        for rule in &config.faults {
+            faults.arm(rule.clone());
+        }
+        let device = Mutex::new(Device::new(config)?);
+        let (accesses, waiting) = (AccessLog::default(), AtomicUsize::new(0));
+        Ok(Self { device, space, window, faults, clock, accesses, waiting })
+    }
+
+    /// Waits for the device. The controller's own thread uses [`Shared::try_lock`] instead.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Device> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        // A panic under the lock would be a bug of ours; the device goes on as well as it can.
+        let guard = self.device.lock().unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        guard
+    }
+
+    /// Takes the device if nobody else wants it: a thread that steps all the time would starve the others.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Device>> {
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            return None;
+        }
+        self.device.try_lock().ok()
+    }
+
+    /// One step of a device that is locked.
+    pub(crate) fn step(&self, device: &mut Device, budget: usize) -> usize {
+        let table = self.space.read();
+        let dma = Dma::new(&table, &self.accesses, device.mastering);
+        let step = Step { dma: &dma, window: &self.window, clock: &self.clock, faults: self.faults.view() };
+        device.step(&step, budget)
+    }
+}
+
+impl fmt::Debug for Emulator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Emulator").field("name", &self.name).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,113 @@
+//! The software controller as a bus: registers, doorbells, memory and interrupts without a bus.
+
+use std::fs::File;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use doorbell_spec::register::DOORBELLS;
+use doorbell_spec::{BusError, BusEvent, BusMastering, Clock, Doorbells, Identity, Mapper, Transport};
+
+use crate::admin::identify::VENDOR_ID;
+use crate::emulator::Emulator;
+
+impl Transport for Emulator {
+    fn identity(&self) -> Identity {
+        Identity { name: self.name.clone(), vendor_id: VENDOR_ID, device_id: DEVICE_ID, numa_node: None }
+    }
+
+    fn read32(&self, offset: u32) -> Result<u32, BusError> {
+        check_offset(offset)?;
+        let (now, faults) = (self.shared.clock.now(), self.shared.faults.view());
+        Ok(self.shared.lock().read_register(offset, now, &self.shared.window, faults))
+    }
+
+    fn write32(&self, offset: u32, value: u32) -> Result<(), BusError> {
+        check_offset(offset)?;
+        let (now, faults) = (self.shared.clock.now(), self.shared.faults.view());
+        self.shared.lock().write_register(offset, value, now, &self.shared.window, faults);
+        self.wake();
+        Ok(())
+    }
+
+    fn doorbells(&self, bytes: usize) -> Result<Doorbells, BusError> {
+        self.shared.window.hand_out(bytes)
+    }
+
+    fn mapper(&self) -> Arc<dyn Mapper> {
+        Arc::<crate::IovaSpace>::clone(&self.shared.space)
+    }
+
+    /// Bus mastering is off until it is turned on, as on a device that nobody has set up yet.
+    fn set_bus_mastering(&self, mastering: BusMastering) -> Result<(), BusError> {
+        self.shared.lock().mastering = mastering;
+        Ok(())
+    }
+
+    fn interrupt_vectors(&self) -> u32 {
+        u32::try_from(self.shared.lock().vectors.len()).unwrap_or(0)
+    }
+
+    fn set_interrupt(&self, vector: u32, event: Option<BorrowedFd<'_>>) -> Result<(), BusError> {
+        let event = match event {
+            Some(event) => {
+                let owned = event.try_clone_to_owned();
+                let action = "keeping the interrupt's eventfd";
+                Some(File::from(owned.map_err(|source| BusError::Os { action, source })?))
+            }
+            None => None,
+        };
+        let mut device = self.shared.lock();
+        let vectors = u32::try_from(device.vectors.len()).unwrap_or(0);
+        device.set_vector(vector, event).ok_or(BusError::NoSuchVector { vector, vectors })
+    }
+
+    fn reset(&self) -> Result<(), BusError> {
+        let mut device = self.shared.lock();
+        if device.is_removed {
+            return Err(BusError::Removed);
+        }
+        device.reset_function(&self.shared.window);
+        Ok(())
+    }
+
+    fn poll_event(&self) -> Option<BusEvent> {
+        self.shared.lock().bus_events.pop_front()
+    }
+
+    fn relax(&self, clock: &Clock) {
+        if self.worker.is_some() {
+            self.wake();
+            std::thread::sleep(RELAX_THREADED);
+            return;
+        }
+        let mut device = self.shared.lock();
+        let done = self.shared.step(&mut device, RELAX_BUDGET);
+        let due = device.next_due();
+        drop(device);
+        if clock.is_virtual() {
+            // Time always moves, or a wait for something that never comes would never end.
+            let idle = match due {
+                Some(due) if done == 0 => Duration::from_nanos(due.since(clock.now())),
+                _ => Duration::ZERO,
+            };
+            clock.advance(idle.max(RELAX_VIRTUAL));
+        } else if done == 0 {
+            std::thread::yield_now();
+        }
+    }
+}
+
+fn check_offset(offset: u32) -> Result<(), BusError> {
+    if offset >= DOORBELLS || !offset.is_multiple_of(4) {
+        return Err(BusError::BadOffset { offset, bar_bytes: u64::from(DOORBELLS) });
+    }
+    Ok(())
+}
+
+const DEVICE_ID: u16 = 0x0001;
+const RELAX_BUDGET: usize = 64;
+/// How far a virtual clock moves when nothing is due.
+const RELAX_VIRTUAL: Duration = Duration::from_micros(5);
+/// How long a waiting host leaves the processor to the controller's thread.
+const RELAX_THREADED: Duration = Duration::from_micros(10);
