@@ -3,7 +3,7 @@
 //! Invariant: all state of a plug lives in the queue pair, the plug itself is only a borrow. So a plug
 //! that is forgotten loses nothing: whoever uses the queue next rings what it has left behind.
 
-use super::ids::{IdBatch, SlotIndex};
+use super::ids::SlotIndex;
 use super::pair::QueuePair;
 use super::submit::{Rejected, RequestHandle};
 use crate::request::Request;
@@ -46,7 +46,7 @@ impl QueuePair {
     #[inline]
     pub(super) fn flush_plug(&mut self) {
         if self.batch.len() > 0 {
-            self.ids.release_batch(std::mem::replace(&mut self.batch, IdBatch::default()));
+            self.ids.release_batch(std::mem::take(&mut self.batch));
         }
         self.ring();
     }
