@@ -33,6 +33,7 @@ pub mod mapper;
 pub mod register;
 pub mod status;
 pub mod transport;
+mod tsc;
 
 pub use clock::{Clock, Deadline, Nanos};
 pub use command::SubmissionEntry;
