@@ -1,0 +1,221 @@
+//! What a run came to: everything that the text and the JSON are made from.
+
+use std::time::Duration;
+
+use super::job::{Cpu, End, JobReport};
+use super::lane::Remains;
+use super::live::Control;
+use super::offsets::Direction;
+use super::plan::Plan;
+use super::tally::{Failure, Tally};
+use super::watch::Samples;
+use crate::calendar::Moment;
+use crate::target::namespace_text;
+use crate::units::size_text;
+
+/// The outcome of all jobs together.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) tally: Tally,
+    /// Of the measured part: the longest of all jobs.
+    pub(crate) elapsed: Duration,
+    pub(crate) devices: Vec<DeviceOutcome>,
+    pub(crate) cpu: Cpu,
+    pub(crate) samples: Samples,
+    pub(crate) ended_at: Moment,
+    pub(crate) is_interrupted: bool,
+    /// Sentences about what went wrong. A run without any is a good one.
+    pub(crate) problems: Vec<String>,
+    pub(crate) unanswered: u64,
+    /// fio's `error`: 0, or the number of the error that comes closest.
+    pub(crate) error: u32,
+}
+
+/// What concerns one device.
+#[derive(Debug)]
+pub(crate) struct DeviceOutcome {
+    pub(crate) target: String,
+    pub(crate) model: String,
+    pub(crate) namespace: String,
+    pub(crate) nsid: u32,
+    pub(crate) block_bytes: u32,
+    pub(crate) commands: u64,
+    pub(crate) submission_doorbells: u64,
+    pub(crate) completion_doorbells: u64,
+    pub(crate) queue_pairs: u32,
+    pub(crate) memory: Memory,
+}
+
+/// What the buffers and rings of a device are made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Memory {
+    pub(crate) ordinary_bytes: u64,
+    pub(crate) huge_2m_bytes: u64,
+    pub(crate) huge_1g_bytes: u64,
+    /// Why it is not what was preferred.
+    pub(crate) fell_back: Option<String>,
+}
+
+impl Outcome {
+    /// Adds the reports of all jobs up.
+    pub(crate) fn of(plan: &Plan, reports: Vec<JobReport>, samples: Samples, control: &Control) -> Self {
+        let mut tally = Tally::new();
+        let mut cpu = Cpu::default();
+        let mut elapsed_ns = 0;
+        let mut devices: Vec<_> = plan.devices.iter().map(DeviceOutcome::of).collect();
+        let mut unanswered = 0;
+        let mut problems = Vec::new();
+        let mut error = 0;
+        for report in &reports {
+            tally.add(&report.tally);
+            cpu.add(&report.cpu);
+            elapsed_ns = elapsed_ns.max(report.elapsed_ns);
+            for (device, remains) in devices.iter_mut().zip(&report.remains) {
+                device.add(remains);
+                unanswered += remains.unanswered;
+                if report.end == End::Stalled && remains.unanswered > 0 {
+                    problems.push(stalled(plan, &device.target, remains.unanswered));
+                    error = ERROR_TIMED_OUT;
+                }
+            }
+            if let End::Refused(refusal) = report.end {
+                let sentence = format!("the driver took no more requests: {refusal}");
+                if !problems.contains(&sentence) {
+                    problems.push(sentence);
+                }
+                error = ERROR_IO;
+            }
+        }
+        if tally.failures.total() > 0 {
+            problems.extend(tally.failures.reasons().iter().map(failure_text));
+            error = ERROR_IO;
+        }
+        Self {
+            tally,
+            elapsed: Duration::from_nanos(elapsed_ns),
+            devices,
+            cpu,
+            samples,
+            ended_at: Moment::now(),
+            is_interrupted: control.is_interrupted(),
+            problems,
+            unanswered,
+            error,
+        }
+    }
+
+    /// I/Os that are part of the result.
+    pub(crate) fn total_ios(&self) -> u64 {
+        self.tally.read.count() + self.tally.write.count()
+    }
+
+    /// I/Os per second of a direction.
+    #[expect(clippy::cast_precision_loss)]
+    pub(crate) fn iops(&self, direction: Direction) -> f64 {
+        let seconds = self.elapsed.as_secs_f64();
+        if seconds > 0.0 { self.tally.of(direction).count() as f64 / seconds } else { 0.0 }
+    }
+
+    /// How many commands the doorbells rung carried, and how many I/Os: doorbells per I/O, both kinds.
+    #[expect(clippy::cast_precision_loss)]
+    pub(crate) fn doorbells_per_io(&self) -> (f64, f64) {
+        let counted = self.total_ios() + self.tally.ramp_reads + self.tally.ramp_writes;
+        let ios = counted + self.tally.failures.total() + self.unanswered;
+        let sum = |of: fn(&DeviceOutcome) -> u64| self.devices.iter().map(of).sum::<u64>() as f64;
+        if ios == 0 {
+            return (0.0, 0.0);
+        }
+        let submissions = sum(|device| device.submission_doorbells) / ios as f64;
+        (submissions, sum(|device| device.completion_doorbells) / ios as f64)
+    }
+
+    /// User and system time of the jobs, in percent of the time that they ran.
+    pub(crate) fn cpu_percent(&self, plan: &Plan) -> (f64, f64) {
+        let seconds = (self.elapsed + plan.options.ramp_time).as_secs_f64() * f64::from(plan.options.numjobs);
+        if seconds <= 0.0 {
+            return (0.0, 0.0);
+        }
+        (self.cpu.user_seconds * 100.0 / seconds, self.cpu.system_seconds * 100.0 / seconds)
+    }
+}
+
+impl DeviceOutcome {
+    fn of(device: &super::plan::Device) -> Self {
+        let opened = &device.opened;
+        Self {
+            target: opened.target.to_string(),
+            model: opened.controller.names().model,
+            namespace: namespace_text(&opened.namespace),
+            nsid: opened.namespace.nsid().0,
+            block_bytes: opened.namespace.block_bytes(),
+            commands: 0,
+            submission_doorbells: 0,
+            completion_doorbells: 0,
+            queue_pairs: 0,
+            memory: Memory::of(opened.controller.space()),
+        }
+    }
+
+    fn add(&mut self, remains: &Remains) {
+        self.commands += remains.stats.commands;
+        self.submission_doorbells += remains.stats.submission_doorbells;
+        self.completion_doorbells += remains.stats.completion_doorbells;
+        self.queue_pairs += 1;
+    }
+}
+
+impl Memory {
+    pub(crate) fn of(space: &doorbell::DmaSpace) -> Self {
+        let stats = space.stats();
+        Self {
+            ordinary_bytes: stats.ordinary_bytes,
+            huge_2m_bytes: stats.huge_2m_bytes,
+            huge_1g_bytes: stats.huge_1g_bytes,
+            fell_back: stats.fell_back,
+        }
+    }
+
+    /// `4 MiB of huge pages of 2 MiB`, and why not, if that is the case.
+    pub(crate) fn text(&self) -> String {
+        let kinds = [
+            (self.huge_1g_bytes, "huge pages of 1 GiB"),
+            (self.huge_2m_bytes, "huge pages of 2 MiB"),
+            (self.ordinary_bytes, "ordinary pages"),
+        ];
+        let used: Vec<_> = kinds
+            .iter()
+            .filter(|(bytes, _)| *bytes > 0)
+            .map(|(bytes, kind)| format!("{} of {kind}", size_text(*bytes)))
+            .collect();
+        let used = if used.is_empty() { "none".to_owned() } else { used.join(" and ") };
+        match &self.fell_back {
+            Some(reason) => format!("{used} ({reason})"),
+            None => used,
+        }
+    }
+}
+
+fn stalled(plan: &Plan, target: &str, unanswered: u64) -> String {
+    format!(
+        "{target} completed nothing for {}: {unanswered} I/Os are outstanding and are not counted; if it is only \
+         slow, use a longer --io_timeout",
+        crate::units::duration_text(plan.options.io_timeout)
+    )
+}
+
+/// One reason for failures, as a sentence.
+fn failure_text(failure: &Failure) -> String {
+    let (one, many) = match failure.direction {
+        Direction::Read => ("read", "reads"),
+        Direction::Write => ("write", "writes"),
+    };
+    match failure.count {
+        1 => format!("1 {one} failed: {}", failure.error),
+        count => format!("{count} {many} failed, the first with: {}", failure.error),
+    }
+}
+
+/// EIO.
+const ERROR_IO: u32 = 5;
+/// ETIMEDOUT.
+const ERROR_TIMED_OUT: u32 = 110;
