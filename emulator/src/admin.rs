@@ -74,14 +74,19 @@ impl Device {
     }
 
     /// Takes up to `burst` admin commands. Answers how many.
+    #[inline]
     pub(crate) fn serve_admin(&mut self, step: &Step<'_>, burst: usize) -> usize {
         let queue = QueueId::ADMIN;
         let Some((sq, cq)) = pair(&mut self.sqs, &mut self.cqs, queue) else { return 0 };
         note(sq.look(step.window), &mut self.tally.tail_doorbells, &mut self.tally.violations);
         note(cq.look(step.window), &mut self.tally.head_doorbells, &mut self.tally.violations);
-        if sq.is_empty() {
-            return 0;
-        }
+        if sq.is_empty() { 0 } else { self.serve_admin_commands(step, burst) }
+    }
+
+    #[inline(never)]
+    fn serve_admin_commands(&mut self, step: &Step<'_>, burst: usize) -> usize {
+        let queue = QueueId::ADMIN;
+        let Some((sq, cq)) = pair(&mut self.sqs, &mut self.cqs, queue) else { return 0 };
         if sq.ring.refresh(step.dma).is_err() || cq.ring.refresh(step.dma).is_err() {
             self.tally.violations.add(Violation::QueueUnmapped { queue });
             self.fail("the memory of the admin queue is not mapped, or bus mastering is off");

@@ -55,6 +55,14 @@ pub(crate) struct Step<'a> {
     pub(crate) faults: FaultView<'a>,
 }
 
+/// Whether another round may find more to do at once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    Nothing,
+    /// A queue was served as long as it may be in one turn.
+    Possible,
+}
+
 impl Device {
     pub(crate) fn new(config: EmulatorConfig) -> Result<Self, EmulatorError> {
         let cache = if config.has_write_cache() { Toggle::On } else { Toggle::Off };
@@ -87,7 +95,7 @@ impl Device {
         if self.is_removed {
             return 0;
         }
-        if self.registers.next_due().is_some() {
+        if self.registers.has_timer() {
             self.registers.advance(step.clock.now());
         }
         if !self.registers.is_processing() {
@@ -99,19 +107,19 @@ impl Device {
         }
         done += self.deliver_events(step);
         while done < budget {
-            let taken = self.go_round(step, budget - done);
-            if taken == 0 {
+            let (taken, rest) = self.go_round(step, budget - done);
+            done += taken;
+            if rest == Rest::Nothing {
                 break;
             }
-            done += taken;
         }
         self.raise_interrupts();
         done
     }
 
     /// Serves each submission queue once, starting where the last round ended.
-    fn go_round(&mut self, step: &Step<'_>, budget: usize) -> usize {
-        let mut done = 0;
+    fn go_round(&mut self, step: &Step<'_>, budget: usize) -> (usize, Rest) {
+        let (mut done, mut rest) = (0, Rest::Nothing);
         for _ in 0..self.live.len() {
             // A command may have deleted queues meanwhile.
             if self.cursor >= self.live.len() {
@@ -120,16 +128,20 @@ impl Device {
             let Some(queue) = self.live.get(self.cursor).copied() else { break };
             self.cursor += 1;
             let burst = BURST.min(budget - done);
-            done += if queue == QueueId::ADMIN {
+            let taken = if queue == QueueId::ADMIN {
                 self.serve_admin(step, burst)
             } else {
                 self.serve(step, queue, burst)
             };
+            done += taken;
+            if taken == burst {
+                rest = Rest::Possible;
+            }
             if done >= budget || !self.registers.is_processing() {
-                break;
+                return (done, Rest::Nothing);
             }
         }
-        done
+        (done, rest)
     }
 
     /// Completes what is due by now.

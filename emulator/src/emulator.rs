@@ -192,6 +192,9 @@ impl Shared {
 
     /// Waits for the device. The controller's own thread uses [`Shared::try_lock`] instead.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Device> {
+        if let Ok(guard) = self.device.try_lock() {
+            return guard;
+        }
         self.waiting.fetch_add(1, Ordering::Relaxed);
         // A panic under the lock would be a bug of ours; the device goes on as well as it can.
         let guard = self.device.lock().unwrap_or_else(PoisonError::into_inner);

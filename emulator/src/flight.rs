@@ -30,6 +30,7 @@ pub(crate) struct Flight {
     /// When each internal unit comes free; empty if their number is not limited.
     units: BinaryHeap<Reverse<Nanos>>,
     latency: LatencyConfig,
+    has_latency: bool,
     serial: u64,
     count: usize,
 }
@@ -55,6 +56,7 @@ impl Flight {
             due: BinaryHeap::new(),
             units: BinaryHeap::new(),
             latency: latency.clone(),
+            has_latency: !latency.read.is_zero() || !latency.write.is_zero(),
             serial: 0,
             count: 0,
         };
@@ -82,7 +84,7 @@ impl Flight {
 
     /// Whether any I/O command takes time at all.
     pub(crate) fn has_latency(&self) -> bool {
-        !self.latency.read.is_zero() || !self.latency.write.is_zero()
+        self.has_latency
     }
 
     /// The service time of a command.

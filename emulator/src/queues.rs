@@ -13,7 +13,7 @@ use doorbell_spec::{CompletionEntry, QueueId};
 use crate::iova::access::{Dma, Refused};
 use crate::report::Violation;
 use crate::window::Window;
-use ring::Ring;
+use ring::{Ring, View};
 
 /// A submission queue.
 pub(crate) struct SubmissionQueue {
@@ -94,6 +94,12 @@ impl SubmissionQueue {
         self.head == self.tail
     }
 
+    /// How many entries there are to fetch as far as the device knows.
+    #[inline]
+    pub(crate) fn waiting(&self) -> usize {
+        distance(self.head, self.tail, self.ring.entries()) as usize
+    }
+
     /// Looks at the tail doorbell.
     #[inline]
     pub(crate) fn look(&mut self, window: &Window) -> Look {
@@ -161,6 +167,12 @@ impl CompletionQueue {
         self.used + 1 >= self.ring.entries()
     }
 
+    /// How many entries can be posted before the queue is full.
+    #[inline]
+    pub(crate) fn room(&self) -> usize {
+        (self.ring.entries() - 1 - self.used.min(self.ring.entries() - 1)) as usize
+    }
+
     /// Looks at the head doorbell.
     #[inline]
     pub(crate) fn look(&mut self, window: &Window) -> Look {
@@ -184,11 +196,25 @@ impl CompletionQueue {
     }
 
     /// Posts an entry into a ring that is not full, with the phase of this round.
-    #[inline]
     pub(crate) fn post(&mut self, dma: &Dma<'_>, mut entry: CompletionEntry) -> Result<(), Refused> {
         // Bit 0 of a held entry may ask for the wrong phase: the difference is kept, not the value.
         entry.status_and_phase ^= u16::from(self.phase);
         self.ring.post(dma, self.tail, &entry)?;
+        self.step_over();
+        Ok(())
+    }
+
+    /// The same through a view of the ring.
+    #[inline]
+    pub(crate) fn post_in(&mut self, view: &View<'_>, mut entry: CompletionEntry) -> Option<()> {
+        entry.status_and_phase ^= u16::from(self.phase);
+        view.post(self.tail, &entry)?;
+        self.step_over();
+        Some(())
+    }
+
+    #[inline]
+    fn step_over(&mut self) {
         self.used += 1;
         self.is_fresh = true;
         self.tail += 1;
@@ -196,7 +222,6 @@ impl CompletionQueue {
             self.tail = 0;
             self.phase = !self.phase;
         }
-        Ok(())
     }
 }
 

@@ -28,6 +28,9 @@ pub(crate) struct Registers {
     pub(crate) fatal: Option<&'static str>,
     ready: Progress,
     shutdown_time: Progress,
+    /// What `state`, `shutdown` and `fatal` come to, kept for the hot path by `settle`.
+    is_processing: bool,
+    has_timer: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +101,22 @@ impl Registers {
             fatal: None,
             ready: config.ready,
             shutdown_time: config.shutdown,
+            is_processing: false,
+            has_timer: false,
         }
+    }
+
+    /// Every change of the state ends with this.
+    fn settle(&mut self) {
+        self.is_processing =
+            self.state == State::Ready && self.fatal.is_none() && self.shutdown != Shutdown::Complete;
+        self.has_timer = self.next_due().is_some();
+    }
+
+    /// Whether time alone will change the state.
+    #[inline]
+    pub(crate) fn has_timer(&self) -> bool {
+        self.has_timer
     }
 
     /// Back to how a function reset leaves them: everything at its default.
@@ -107,6 +125,7 @@ impl Registers {
         (self.aqa, self.asq, self.acq, self.interrupt_mask) = (Aqa::new(), 0, 0, 0);
         (self.state, self.shutdown, self.fatal) = (State::Disabled, Shutdown::None, None);
         self.subsystem_reset_occurred = false;
+        self.settle();
     }
 
     /// Moves the state to the present.
@@ -119,6 +138,7 @@ impl Registers {
         if matches!(self.shutdown, Shutdown::Occurring(Some(due)) if due <= now) {
             self.shutdown = Shutdown::Complete;
         }
+        self.settle();
     }
 
     /// When the state will move by itself next.
@@ -138,7 +158,7 @@ impl Registers {
     /// Whether commands are processed now.
     #[inline]
     pub(crate) fn is_processing(&self) -> bool {
-        self.state == State::Ready && self.fatal.is_none() && self.shutdown != Shutdown::Complete
+        self.is_processing
     }
 
     /// Fails for good, until the next reset.
@@ -147,6 +167,7 @@ impl Registers {
             tracing::warn!(why, "the controller has failed (CSTS.CFS)");
             self.fatal = Some(why);
         }
+        self.settle();
     }
 
     /// Never becomes ready, though it was enabled: a fault.
@@ -154,6 +175,7 @@ impl Registers {
         if matches!(self.state, State::Enabling(_)) {
             self.state = State::Enabling(None);
         }
+        self.settle();
     }
 
     /// Becomes ready so much later: a fault.
@@ -161,6 +183,7 @@ impl Registers {
         if let State::Enabling(Some(due)) = self.state {
             self.state = State::Enabling(Some(due.after(time)));
         }
+        self.settle();
     }
 
     /// The dword at an offset; 0 where nothing is defined.
@@ -200,7 +223,11 @@ impl Registers {
         match offset {
             INTMS => self.interrupt_mask |= value,
             INTMC => self.interrupt_mask &= !value,
-            CC => return self.write_cc(Cc::from_bits(value), now, tally),
+            CC => {
+                let effect = self.write_cc(Cc::from_bits(value), now, tally);
+                self.settle();
+                return effect;
+            }
             // NSSRO is cleared by writing 1 to it; the rest of CSTS cannot be written.
             CSTS if Csts::from_bits(value).subsystem_reset_occurred() => {
                 self.subsystem_reset_occurred = false

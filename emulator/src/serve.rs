@@ -26,34 +26,39 @@ impl Device {
         if sq.is_empty() {
             return 0;
         }
-        if sq.ring.refresh(step.dma).is_err() || cq.ring.refresh(step.dma).is_err() {
+        let (Ok(entries), Ok(completions)) = (sq.ring.view(step.dma), cq.ring.view(step.dma)) else {
             tally.violations.add(Violation::QueueUnmapped { queue });
             self.fail("the memory of an I/O queue is not mapped");
             return 0;
-        }
+        };
         let is_plain = !step.faults.is_armed()
             && !flight.has_latency()
             && sq.parked == 0
+            && cq.held.is_empty()
             && !self.config.cid_below_depth.is_on();
-        if !is_plain {
+        let (true, Some(entries), Some(completions)) = (is_plain, entries, completions) else {
             return self.serve_carefully(step, queue, burst);
-        }
+        };
+        let count = burst.min(sq.waiting()).min(cq.room());
         let mut taken = 0;
-        let mut bench = Bench { dma: step.dma, violations: &mut tally.violations, queue };
-        while taken < burst && !sq.is_empty() && !cq.is_full() && cq.held.is_empty() {
-            let Ok(entry) = sq.ring.fetch(step.dma, sq.head) else { break };
+        while taken < count {
+            let Some(entry) = entries.fetch(sq.head) else { break };
             sq.advance();
             taken += 1;
             tally.io[usize::from(entry.opcode)] += 1;
-            let outcome = storage.execute(&entry, &mut bench);
-            if !outcome.status.is_success() {
-                self.admin.note_error(queue, &entry, outcome.status);
+            let mut outcome = Outcome::DONE;
+            if !storage.is_trivial(&entry) {
+                let mut bench = Bench { dma: step.dma, violations: &mut tally.violations, queue };
+                outcome = storage.execute(&entry, &mut bench);
+                if !outcome.status.is_success() {
+                    self.admin.note_error(queue, &entry, outcome.status);
+                }
             }
-            if cq.post(step.dma, outcome.entry(queue, sq.head_field(), entry.cid)).is_err() {
+            if cq.post_in(&completions, outcome.entry(queue, sq.head_field(), entry.cid)).is_none() {
                 break;
             }
-            tally.completions += 1;
         }
+        tally.completions += taken as u64;
         taken
     }
 

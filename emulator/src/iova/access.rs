@@ -19,6 +19,7 @@ use super::Table;
 /// The device's view of memory for the length of a step.
 pub(crate) struct Dma<'a> {
     table: &'a Table,
+    generation: u64,
     last_hit: Cell<usize>,
     log: &'a AccessLog,
     is_master: bool,
@@ -81,13 +82,15 @@ impl<'a> Dma<'a> {
     /// A view through `table`. Without bus mastering every access is refused.
     pub(crate) fn new(table: &'a Table, log: &'a AccessLog, mastering: doorbell_spec::BusMastering) -> Self {
         let is_master = mastering == doorbell_spec::BusMastering::On;
-        Self { table, last_hit: Cell::new(0), log, is_master }
+        let generation = if is_master { table.generation } else { GENERATION_NONE };
+        Self { table, generation, last_hit: Cell::new(0), log, is_master }
     }
 
-    /// Changes whenever something was mapped or unmapped.
+    /// Changes whenever something was mapped or unmapped, and is never right without bus mastering: what was
+    /// translated for one generation holds for as long as it is the same.
     #[inline]
     pub(crate) fn generation(&self) -> u64 {
-        self.table.generation
+        self.generation
     }
 
     /// Reads memory into `data`.
@@ -183,3 +186,5 @@ impl fmt::Display for AccessFault {
 
 /// So many refused accesses are kept in full; the rest is counted.
 const FAULTS_KEPT: usize = 64;
+/// No table gets there: it would take so many calls of map and unmap.
+const GENERATION_NONE: u64 = u64::MAX - 1;

@@ -7,6 +7,8 @@
 //
 // UNSAFETY: reads and writes queue entries through raw pointers, which the address table has proven.
 
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -24,6 +26,13 @@ pub(crate) struct Ring {
     host: Option<NonNull<u8>>,
     /// The generation for which `host` is right.
     generation: u64,
+}
+
+/// A ring in one mapping, for as long as the address table is held.
+pub(crate) struct View<'a> {
+    host: NonNull<u8>,
+    entries: u32,
+    guard: PhantomData<&'a Dma<'a>>,
 }
 
 // SAFETY:
@@ -49,6 +58,13 @@ impl Ring {
         if self.generation == dma.generation() { Ok(()) } else { self.translate(dma) }
     }
 
+    /// The ring for a burst of entries, `None` if it lies in several mappings.
+    #[inline]
+    pub(crate) fn view<'a>(&mut self, dma: &'a Dma<'_>) -> Result<Option<View<'a>>, Refused> {
+        self.refresh(dma)?;
+        Ok(self.host.map(|host| View { host, entries: self.entries, guard: PhantomData }))
+    }
+
     #[cold]
     fn translate(&mut self, dma: &Dma<'_>) -> Result<(), Refused> {
         let bytes = self.entries as usize * self.entry_bytes;
@@ -59,40 +75,21 @@ impl Ring {
     }
 
     /// Copies the submission entry at `index` (below the size) out of host memory.
-    #[inline]
     pub(crate) fn fetch(&self, dma: &Dma<'_>, index: u32) -> Result<SubmissionEntry, Refused> {
-        let from = self.locate(dma, index)?.cast::<SubmissionEntry>();
-        // SAFETY:
-        // - `from` leads to 64 mapped bytes (`locate`), readable until the table's guard is gone;
-        // - it is aligned to 64: mappings, rings and entries all are;
-        // - every bit pattern is a `SubmissionEntry`, and it is copied out, not referred to.
-        Ok(unsafe { from.read_volatile() })
+        let from = self.locate(dma, index)?;
+        // SAFETY: `locate` answers the address of an entry of this ring, 64 bytes for this kind of queue.
+        Ok(unsafe { fetch_at(from) })
     }
 
     /// Writes a completion at `index` (below the size), the dword with the phase last.
-    #[inline]
     pub(crate) fn post(&self, dma: &Dma<'_>, index: u32, entry: &CompletionEntry) -> Result<(), Refused> {
         let to = self.locate(dma, index)?;
-        let result = u64::from(entry.dw1) << 32 | u64::from(entry.dw0);
-        // SAFETY: as in `fetch`, for 16 writable bytes; this is the first quadword of the entry.
-        unsafe { to.cast::<u64>().write_volatile(result.to_le()) };
-        // SAFETY: 8 is inside of the 16 bytes.
-        let queue = unsafe { to.add(8) }.cast::<u32>();
-        let head_and_id = u32::from(entry.sq_id) << 16 | u32::from(entry.sq_head);
-        // SAFETY: as above, for the third dword of the entry.
-        unsafe { queue.write_volatile(head_and_id.to_le()) };
-        // SAFETY: 4 dwords is the size of the entry, and this is the last of them.
-        let last = unsafe { queue.add(1) };
-        // SAFETY: aligned and mapped as above; the host looks at this dword as an atomic too.
-        let last = unsafe { AtomicU32::from_ptr(last.as_ptr()) };
-        // The release store's partner is the host's acquire load of this dword: who sees the phase sees the
-        // rest of the entry, and the data that the command has written.
-        last.store(entry.dw3().to_le(), Ordering::Release);
+        // SAFETY: `locate` answers the address of an entry of this ring, 16 bytes for this kind of queue.
+        unsafe { post_at(to, entry) };
         Ok(())
     }
 
     /// The host address of an entry of 64 or 16 bytes, all of it mapped, aligned to its size.
-    #[inline]
     fn locate(&self, dma: &Dma<'_>, index: u32) -> Result<NonNull<u8>, Refused> {
         let offset = index as usize * self.entry_bytes;
         if index < self.entries
@@ -112,4 +109,70 @@ impl Ring {
         dma.check(iova, self.entry_bytes, Access::Queue)?;
         dma.contiguous(iova, self.entry_bytes).ok_or(Refused)
     }
+}
+
+impl View<'_> {
+    /// Copies the submission entry at `index` out of host memory; `None` beyond the ring's end.
+    #[inline]
+    pub(crate) fn fetch(&self, index: u32) -> Option<SubmissionEntry> {
+        if index >= self.entries {
+            return None;
+        }
+        // SAFETY: index < entries, and the ring is one mapping for as long as the guard lives.
+        let from = unsafe { self.host.add(index as usize * size_of::<SubmissionEntry>()) };
+        // SAFETY: as above; the view was made of a ring of 64-byte entries.
+        Some(unsafe { fetch_at(from) })
+    }
+
+    /// Writes a completion at `index`; `None` beyond the ring's end.
+    #[inline]
+    pub(crate) fn post(&self, index: u32, entry: &CompletionEntry) -> Option<()> {
+        if index >= self.entries {
+            return None;
+        }
+        // SAFETY: index < entries, and the ring is one mapping for as long as the guard lives.
+        let to = unsafe { self.host.add(index as usize * size_of::<CompletionEntry>()) };
+        // SAFETY: as above; the view was made of a ring of 16-byte entries at least.
+        unsafe { post_at(to, entry) };
+        Some(())
+    }
+}
+
+/// Copies an entry out.
+///
+/// # Safety
+/// `from` leads to 64 readable bytes.
+#[inline]
+unsafe fn fetch_at(from: NonNull<u8>) -> SubmissionEntry {
+    let mut entry = MaybeUninit::<SubmissionEntry>::uninit();
+    let to = entry.as_mut_ptr().cast::<u8>();
+    // SAFETY:
+    // - the caller guarantees the source, the local the target, and host memory is apart from it;
+    // - the copy was ordered after the doorbell by the acquire load that announced the entry.
+    unsafe { from.as_ptr().copy_to_nonoverlapping(to, size_of::<SubmissionEntry>()) };
+    // SAFETY: all 64 bytes are written, and every bit pattern is an entry.
+    unsafe { entry.assume_init() }
+}
+
+/// Writes an entry, the dword with the phase last.
+///
+/// # Safety
+/// `to` leads to 16 writable bytes, aligned to 16, of which the host reads the last four as an atomic.
+#[inline]
+unsafe fn post_at(to: NonNull<u8>, entry: &CompletionEntry) {
+    let result = u64::from(entry.dw1) << 32 | u64::from(entry.dw0);
+    // SAFETY: the first 8 of the 16 bytes.
+    unsafe { to.cast::<u64>().write(result.to_le()) };
+    // SAFETY: 8 is inside of the 16 bytes.
+    let queue = unsafe { to.add(8) }.cast::<u32>();
+    let head_and_id = u32::from(entry.sq_id) << 16 | u32::from(entry.sq_head);
+    // SAFETY: the third dword of the entry.
+    unsafe { queue.write(head_and_id.to_le()) };
+    // SAFETY: the fourth dword of the entry.
+    let last = unsafe { queue.add(1) };
+    // SAFETY: aligned and mapped, and both sides use this dword as an atomic.
+    let last = unsafe { AtomicU32::from_ptr(last.as_ptr()) };
+    // The release store's partner is the host's acquire load of this dword: who sees the phase sees the
+    // rest of the entry, and the data that the command has written.
+    last.store(entry.dw3().to_le(), Ordering::Release);
 }

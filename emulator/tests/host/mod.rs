@@ -30,6 +30,7 @@ pub struct Memory {
     base: NonNull<u8>,
     bytes: usize,
     next: usize,
+    page: usize,
     mapper: Arc<dyn Mapper>,
     _mapping: MmapMut,
 }
@@ -65,13 +66,13 @@ impl Memory {
         // SAFETY: the mapping lives as long as this value, and is unmapped from the device in its drop.
         unsafe { mapper.map(Iova(BASE), region) }.expect("mapped");
         // The first page stays unused, so that a wrong offset of a page is found out.
-        Self { base, bytes, next: 4096, mapper, _mapping: mapping }
+        Self { base, bytes, next: 4096, page: 4096, mapper, _mapping: mapping }
     }
 
     /// Page-aligned memory, zeroed.
     pub fn alloc(&mut self, bytes: usize) -> Iova {
-        let at = self.next;
-        self.next += bytes.next_multiple_of(4096);
+        let at = self.next.next_multiple_of(self.page);
+        self.next = at + bytes.next_multiple_of(self.page);
         assert!(self.next <= self.bytes, "the test's memory is too small");
         Iova(BASE + at as u64)
     }
@@ -163,6 +164,7 @@ impl Host {
         let mut memory = Memory::new(64 << 20, device.mapper());
         let cap = register::Cap::from_bits(device.read64(register::CAP).expect("CAP"));
         let stride = cap.doorbell_stride();
+        memory.page = usize::try_from(cap.page_bytes_min()).expect("a page");
         let doorbells = device.doorbells(doorbell_bytes(QueueId(1), stride)).expect("doorbells");
         let admin = Pair::new(&mut memory, QueueId::ADMIN, ADMIN_ENTRIES, ADMIN_ENTRIES);
         Self { device, clock, memory, doorbells, stride, admin }
@@ -181,7 +183,8 @@ impl Host {
         self.device.write32(register::AQA, aqa.into_bits()).expect("AQA");
         self.device.write64(register::ASQ, self.admin.sq.0).expect("ASQ");
         self.device.write64(register::ACQ, self.admin.cq.0).expect("ACQ");
-        let cc = Cc::new().with_enable(true).with_submission_entry(6).with_completion_entry(4).with_page(page);
+        let cc =
+            Cc::new().with_enable(true).with_submission_entry(6).with_completion_entry(4).with_page(page);
         self.device.write32(register::CC, cc.into_bits()).expect("CC");
         (self.admin.tail, self.admin.head, self.admin.phase) = (0, 0, true);
         self.memory.write(self.admin.cq, &vec![0; self.admin.cq_entries as usize * 16]);
@@ -281,6 +284,16 @@ impl Host {
         completion
     }
 
+    /// Aborts a command of the admin queue: both completions, in any order.
+    pub fn admin_abort(&mut self, queue: QueueId, cid: u16) -> [CompletionEntry; 2] {
+        let mut pair = std::mem::replace(&mut self.admin, Pair::nothing());
+        self.post(&mut pair, SubmissionEntry::abort(queue, doorbell_spec::Cid(cid)));
+        self.ring_tail(&pair);
+        let both = [self.wait(&mut pair), self.wait(&mut pair)];
+        self.admin = pair;
+        both
+    }
+
     pub fn identify(&mut self, kind: IdentifyKind, nsid: Nsid) -> Result<[u8; 4096], Status> {
         let data = self.memory.alloc(4096);
         let entry = SubmissionEntry { prp1: data.0, ..SubmissionEntry::identify(kind, nsid) };
@@ -303,7 +316,7 @@ impl Host {
 }
 
 impl Pair {
-    fn nothing() -> Self {
+    pub fn nothing() -> Self {
         Self {
             id: QueueId::ADMIN,
             sq: Iova(0),
