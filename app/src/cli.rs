@@ -3,6 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::run::{RUN_HELP, RunOptions};
+use crate::verify::{VERIFY_HELP, VerifyOptions};
 
 /// Measures and verifies NVMe controllers from userspace.
 #[derive(Debug, Parser)]
@@ -17,6 +18,9 @@ enum Command {
     /// Measure IOPS, bandwidth and latency.
     #[command(after_help = RUN_HELP)]
     Run(Box<RunOptions>),
+    /// Write blocks that say what they are, read them back, and check every one.
+    #[command(after_help = VERIFY_HELP)]
+    Verify(Box<VerifyOptions>),
 }
 
 impl Cli {
@@ -24,6 +28,7 @@ impl Cli {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self.command {
             Command::Run(options) => crate::run::run(&options),
+            Command::Verify(options) => crate::verify::run(&options),
         }
     }
 }

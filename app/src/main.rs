@@ -7,12 +7,14 @@ mod calendar;
 mod cli;
 mod failure;
 mod interrupt;
+mod memory;
 mod output;
 mod progress;
 mod random;
 mod run;
 mod target;
 mod units;
+mod verify;
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -7,7 +7,8 @@
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// The stream of a seed.
+    /// The stream of a state that is used as it is.
+    #[cfg(test)]
     pub(crate) const fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -29,10 +30,7 @@ impl Random {
     #[inline]
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
         let product = u128::from(self.next()) * u128::from(limit);
-        // The upper half of a product of two 64-bit numbers has 64 bits.
-        #[expect(clippy::cast_possible_truncation)]
-        let high = (product >> 64) as u64;
-        high
+        (product >> 64) as u64
     }
 }
 

@@ -113,7 +113,7 @@ pub(crate) fn parse_positive_duration(text: &str) -> Result<Duration, String> {
 pub(crate) fn size_text(bytes: u64) -> String {
     for (shift, unit) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
         if bytes >= 1 << shift {
-            let tenths = u128::from(bytes) * 10 >> shift;
+            let tenths = (u128::from(bytes) * 10) >> shift;
             return match tenths % 10 {
                 0 => format!("{} {unit}", tenths / 10),
                 part => format!("{}.{part} {unit}", tenths / 10),

@@ -17,6 +17,7 @@ mod options;
 mod outcome;
 mod picture;
 mod plan;
+mod tables;
 mod tally;
 mod text;
 mod watch;

@@ -10,8 +10,8 @@ use super::plan::Plan;
 use super::tally::{Failure, Tally};
 use super::watch::Samples;
 use crate::calendar::Moment;
+use crate::memory::Memory;
 use crate::target::namespace_text;
-use crate::units::size_text;
 
 /// The outcome of all jobs together.
 #[derive(Debug)]
@@ -44,16 +44,6 @@ pub(crate) struct DeviceOutcome {
     pub(crate) completion_doorbells: u64,
     pub(crate) queue_pairs: u32,
     pub(crate) memory: Memory,
-}
-
-/// What the buffers and rings of a device are made of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Memory {
-    pub(crate) ordinary_bytes: u64,
-    pub(crate) huge_2m_bytes: u64,
-    pub(crate) huge_1g_bytes: u64,
-    /// Why it is not what was preferred.
-    pub(crate) fell_back: Option<String>,
 }
 
 impl Outcome {
@@ -161,37 +151,6 @@ impl DeviceOutcome {
         self.submission_doorbells += remains.stats.submission_doorbells;
         self.completion_doorbells += remains.stats.completion_doorbells;
         self.queue_pairs += 1;
-    }
-}
-
-impl Memory {
-    pub(crate) fn of(space: &doorbell::DmaSpace) -> Self {
-        let stats = space.stats();
-        Self {
-            ordinary_bytes: stats.ordinary_bytes,
-            huge_2m_bytes: stats.huge_2m_bytes,
-            huge_1g_bytes: stats.huge_1g_bytes,
-            fell_back: stats.fell_back,
-        }
-    }
-
-    /// `4 MiB of huge pages of 2 MiB`, and why not, if that is the case.
-    pub(crate) fn text(&self) -> String {
-        let kinds = [
-            (self.huge_1g_bytes, "huge pages of 1 GiB"),
-            (self.huge_2m_bytes, "huge pages of 2 MiB"),
-            (self.ordinary_bytes, "ordinary pages"),
-        ];
-        let used: Vec<_> = kinds
-            .iter()
-            .filter(|(bytes, _)| *bytes > 0)
-            .map(|(bytes, kind)| format!("{} of {kind}", size_text(*bytes)))
-            .collect();
-        let used = if used.is_empty() { "none".to_owned() } else { used.join(" and ") };
-        match &self.fell_back {
-            Some(reason) => format!("{used} ({reason})"),
-            None => used,
-        }
     }
 }
 

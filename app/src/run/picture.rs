@@ -65,7 +65,7 @@ fn bar(count: u64, most: u64) -> String {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     let eighths = (ratio(count, most) * 8.0 * to_float(WIDTH as u64)).round() as usize;
     let mut bar = "█".repeat(eighths / 8);
-    if eighths % 8 > 0 {
+    if !eighths.is_multiple_of(8) {
         bar.push(EIGHTHS[eighths % 8 - 1]);
     } else if eighths == 0 && count > 0 {
         bar.push(EIGHTHS[0]);
