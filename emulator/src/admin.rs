@@ -88,7 +88,6 @@ impl Device {
         let queue = QueueId::ADMIN;
         let Some((sq, cq)) = pair(&mut self.sqs, &mut self.cqs, queue) else { return 0 };
         if sq.ring.refresh(step.dma).is_err() || cq.ring.refresh(step.dma).is_err() {
-            self.tally.violations.add(Violation::QueueUnmapped { queue });
             self.fail("the memory of the admin queue is not mapped, or bus mastering is off");
             return 0;
         }

@@ -151,6 +151,17 @@ pub struct LatencyConfig {
     pub units: u32,
 }
 
+/// One option of the text form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConfigOption {
+    /// What stands before the `=`.
+    pub name: &'static str,
+    /// What may stand behind it, in words.
+    pub allowed: &'static str,
+    /// A value that works.
+    pub example: &'static str,
+}
+
 /// On or off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Toggle {
@@ -233,6 +244,15 @@ impl Default for NamespaceConfig {
 }
 
 impl EmulatorConfig {
+    /// Every option of the text and file forms, for a help text.
+    pub fn options() -> impl Iterator<Item = ConfigOption> {
+        keys::NAMESPACE_KEYS.iter().chain(keys::CONTROLLER_KEYS).map(|row| ConfigOption {
+            name: row.name,
+            allowed: row.allowed,
+            example: row.example,
+        })
+    }
+
     /// Whether writes may stay in a volatile cache until a flush.
     #[must_use]
     pub fn has_write_cache(&self) -> bool {
@@ -258,12 +278,10 @@ impl EmulatorConfig {
             return conflict("iova_bits is 32 to 64, and vectors is 0 to 2048".to_owned());
         }
         if doorbell_window_bytes(self) > WINDOW_BYTES_MAX {
+            let (queues, stride, need) = (self.last_queue(), self.stride, doorbell_window_bytes(self));
             return conflict(format!(
-                "{} queues at stride {} need {} bytes of doorbells, and the window ends at {WINDOW_BYTES_MAX}; \
-                 use fewer queues",
-                self.last_queue(),
-                self.stride,
-                doorbell_window_bytes(self)
+                "{queues} queues at stride {stride} need {need} bytes of doorbells, and at most \
+                 {WINDOW_BYTES_MAX} are possible; use fewer queues"
             ));
         }
         self.validate_texts()?;

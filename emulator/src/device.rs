@@ -19,7 +19,7 @@ use crate::namespace::Namespace;
 use crate::nvm::Storage;
 use crate::queues::{CompletionQueue, SubmissionQueue};
 use crate::registers::{Effect, Registers};
-use crate::report::{Report, Tally};
+use crate::report::{Report, Tally, Violation};
 use crate::window::Window;
 
 /// Everything behind the device's lock.
@@ -41,6 +41,10 @@ pub(crate) struct Device {
     pub(crate) vectors: Vec<Option<File>>,
     /// How many of them there are.
     pub(crate) armed_vectors: usize,
+    /// The state of the address table that the queues were last looked at in.
+    generation: u64,
+    /// Queues that were reported as unmapped since the last reset.
+    pub(crate) lost: Vec<QueueId>,
     /// Whether completions wait for room.
     pub(crate) has_held: bool,
     pub(crate) is_removed: bool,
@@ -83,6 +87,8 @@ impl Device {
             mastering: BusMastering::Off,
             vectors: std::iter::repeat_with(|| None).take(usize::from(config.vectors)).collect(),
             armed_vectors: 0,
+            generation: 0,
+            lost: Vec::new(),
             has_held: false,
             is_removed: false,
             bus_events: VecDeque::new(),
@@ -101,6 +107,9 @@ impl Device {
         if !self.registers.is_processing() {
             return 0;
         }
+        if step.dma.generation() != self.generation {
+            self.look_for_lost_queues(step);
+        }
         let mut done = self.release_held(step);
         if !self.flight.is_empty() {
             done += self.complete_due(step, budget);
@@ -115,6 +124,25 @@ impl Device {
         }
         self.raise_interrupts();
         done
+    }
+
+    /// Reports queues whose memory was unmapped while they exist, also those that are idle: a real device
+    /// would write there sooner or later.
+    #[cold]
+    fn look_for_lost_queues(&mut self, step: &Step<'_>) {
+        self.generation = step.dma.generation();
+        let sqs = self.sqs.iter().flatten().map(|sq| (sq.id, sq.ring.is_mapped(step.dma)));
+        let cqs = self.cqs.iter().flatten().map(|cq| (cq.id, cq.ring.is_mapped(step.dma)));
+        let mut lost: Vec<QueueId> =
+            sqs.chain(cqs).filter(|(_, is_there)| !is_there).map(|(id, _)| id).collect();
+        lost.sort_unstable();
+        lost.dedup();
+        for queue in lost {
+            if !self.lost.contains(&queue) {
+                self.tally.violations.add(Violation::QueueUnmapped { queue });
+                self.lost.push(queue);
+            }
+        }
     }
 
     /// Serves each submission queue once, starting where the last round ended.
@@ -231,6 +259,8 @@ impl Device {
             }
         }
         self.cursor = 0;
+        self.has_held = false;
+        self.lost.clear();
         self.flight.clear();
         self.admin.reset(&self.config);
     }

@@ -8,14 +8,14 @@
 //! ```
 //!
 //! * **It moves when it is told to.** [`Emulator::new`] makes a controller that works only inside
-//!   [`Emulator::step`] and `Transport::relax`: a test drives driver and device from one thread with a virtual
-//!   clock. [`Emulator::spawn`] gives it a thread of its own.
+//!   [`Emulator::step`] and `Transport::relax`: a test drives driver and device from one thread with a
+//!   virtual clock. [`Emulator::spawn`] gives it a thread of its own.
 //! * **Memory is not the process's memory.** The device has an address space of its own; an access
 //!   outside of what is mapped is reported and does not happen.
 //! * **The host is not trusted, and neither is it excused.** Nothing that a host does makes the device panic
 //!   or loop; what a host must not do is in the [`Report`].
-//! * **It is cheap.** A command of a null namespace costs less than the driver that sent it, so that it is not
-//!   what is measured.
+//! * **It is cheap.** A command of a null namespace costs less than the driver that sent it, so that it is
+//!   not what is measured.
 //!
 //! What it does not do: metadata and protection information, scatter gather lists, queues in pieces, fused
 //! commands, several controllers on one subsystem. It knows nothing of the driver crate.
@@ -44,7 +44,8 @@ mod twist;
 mod window;
 
 pub use config::{
-    BackendConfig, ConfigError, EmulatorConfig, LatencyConfig, NamespaceConfig, Progress, Toggle,
+    BackendConfig, ConfigError, ConfigOption, EmulatorConfig, LatencyConfig, NamespaceConfig, Progress,
+    Toggle,
 };
 pub use emulator::Emulator;
 pub use error::EmulatorError;

@@ -27,7 +27,6 @@ impl Device {
             return 0;
         }
         let (Ok(entries), Ok(completions)) = (sq.ring.view(step.dma), cq.ring.view(step.dma)) else {
-            tally.violations.add(Violation::QueueUnmapped { queue });
             self.fail("the memory of an I/O queue is not mapped");
             return 0;
         };
@@ -212,7 +211,6 @@ impl Device {
         while !cq.is_full() {
             let Some(completion) = cq.held.pop_front() else { break };
             if cq.ring.refresh(step.dma).is_err() || cq.post(step.dma, completion).is_err() {
-                self.tally.violations.add(Violation::QueueUnmapped { queue: cq_id });
                 self.registers.fail("the memory of a completion queue is not mapped");
                 break;
             }

@@ -1,8 +1,9 @@
 //! The controller's own thread: busy while there is work, modest while there is none.
 //!
-//! It spins for a moment after the last work, then yields, then naps, from tens of microseconds up to a
-//! millisecond. With a command due soon it only yields, so that latencies are kept. On a machine with one
-//! processor the yields are what lets the host run at all.
+//! It spins for a moment after the last work, then naps, from tens of microseconds up to a millisecond; with
+//! a command due soon it wakes in time and spins until then. It never yields: a scheduler takes that for a
+//! wish to come last, and the next turn is milliseconds away when the machine is busy, whereas a thread that
+//! slept is let in at once. On a machine with one processor the naps are what lets the host run.
 
 use std::io;
 use std::sync::Arc;
@@ -48,60 +49,59 @@ impl Drop for Worker {
 }
 
 fn run(shared: &Shared, stop: &AtomicBool) {
-    let mut idle_since = shared.clock.now();
-    let mut empty_rounds = 0_u32;
+    // By default the system may end a sleep 50 µs late. If it refuses, latencies are that much worse.
+    if let Err(error) = nix::sys::prctl::set_timerslack(TIMER_SLACK_NANOS) {
+        tracing::debug!(%error, "the controller's thread keeps the default timer slack");
+    }
+    let mut idle_since = None;
     let mut nap = NAP_MIN;
     while !stop.load(Ordering::Relaxed) {
         let Some(mut device) = shared.try_lock() else {
             thread::yield_now();
             continue;
         };
-        if shared.step(&mut device, BUDGET) > 0 {
-            empty_rounds = 0;
-            continue;
+        let mut rounds = 0;
+        let mut done = 0;
+        while rounds < ROUNDS && done == 0 {
+            done = shared.step(&mut device, BUDGET);
+            rounds += 1;
         }
-        empty_rounds += 1;
-        if empty_rounds < SPINS {
-            drop(device);
-            std::hint::spin_loop();
+        if done > 0 {
+            (idle_since, nap) = (None, NAP_MIN);
             continue;
         }
         let due = device.next_due();
         drop(device);
         let now = shared.clock.now();
-        if empty_rounds == SPINS {
-            (idle_since, nap) = (now, NAP_MIN);
-        }
-        empty_rounds = empty_rounds.min(u32::MAX - 1);
-        rest(now, idle_since, due, &mut nap);
+        let since = *idle_since.get_or_insert(now);
+        rest(now, since, due, &mut nap);
     }
 }
 
 /// Leaves the processor to others for a while that fits how long nothing has happened.
 fn rest(now: Nanos, idle_since: Nanos, due: Option<Nanos>, nap: &mut Duration) {
-    if now.since(idle_since) < YIELDING_NANOS {
-        thread::yield_now();
-        return;
-    }
     let until_due = due.map_or(u64::MAX, |due| due.since(now));
-    if until_due < SLEEP_SLACK_NANOS {
-        thread::yield_now();
+    if now.since(idle_since) < SPINNING_NANOS || until_due < SLEEP_SLACK_NANOS {
+        std::hint::spin_loop();
         return;
     }
-    let most = Duration::from_nanos(until_due - SLEEP_SLACK_NANOS / 2);
+    let most = Duration::from_nanos(until_due - SLEEP_SLACK_NANOS);
     // With commands in flight the next one is likely close behind.
-    let limit = if due.is_some() { NAP_MIN } else { NAP_MAX };
+    let limit = if due.is_some() { NAP_IN_FLIGHT } else { NAP_MAX };
     thread::park_timeout((*nap).min(most).min(limit));
-    *nap = (*nap * 2).min(NAP_MAX);
+    *nap += *nap / 8;
+    *nap = (*nap).min(NAP_MAX);
 }
 
 /// So many commands are taken before the device's lock is let go for a moment.
 const BUDGET: usize = 256;
-/// Empty rounds before the thread yields: some tens of microseconds.
-const SPINS: u32 = 200;
-/// How long it yields before it naps.
-const YIELDING_NANOS: u64 = 2_000_000;
+/// Empty looks at the doorbells before the lock is let go and the clock is read.
+const ROUNDS: u32 = 8;
+/// How long the thread spins after the last work.
+const SPINNING_NANOS: u64 = 50_000;
+const TIMER_SLACK_NANOS: u64 = 1000;
 /// A sleep may last so much longer than asked for.
-const SLEEP_SLACK_NANOS: u64 = 150_000;
+const SLEEP_SLACK_NANOS: u64 = 20_000;
 const NAP_MIN: Duration = Duration::from_micros(20);
+const NAP_IN_FLIGHT: Duration = Duration::from_micros(50);
 const NAP_MAX: Duration = Duration::from_millis(1);

@@ -288,6 +288,21 @@ fn a_queue_whose_memory_is_gone_is_fatal() {
     host.device.step(8);
     assert!(host.csts().fatal());
     let report = host.device.report();
-    assert!(matches!(report.violations[..], [Violation::QueueUnmapped { .. }]), "{report:#?}");
+    let lost = |queue| Violation::QueueUnmapped { queue: QueueId(queue) };
+    assert_eq!(report.violations, [lost(0), lost(1)]);
     assert!(report.fatal.is_some() && host.reap(&mut pair).is_none());
+}
+
+#[test]
+fn memory_of_an_idle_queue_that_is_unmapped_is_found_out() {
+    let mut host = Host::new("backend=null");
+    let mut ring = memmap2::MmapMut::map_anon(4096).expect("memory");
+    let at = Iova(0x9_0000_0000);
+    host::map(&**host.memory.mapper(), at.0, &mut ring);
+    host.admin_ok(SubmissionEntry::create_completion_queue(QueueId(1), 8, at, None));
+    assert!(host.device.report().is_clean());
+    host.memory.mapper().unmap(at, 4096).expect("mapped");
+    host.device.step(8);
+    assert_eq!(host.device.report().violations, [Violation::QueueUnmapped { queue: QueueId(1) }]);
+    assert!(!host.csts().fatal(), "it was not used");
 }

@@ -170,8 +170,8 @@ fn parse_status(text: &str) -> Option<Status> {
 const KEYS: &str = "the keys are at, queue, opcode, nsid, lba, register, skip, count, probability, seed and \
                     action, as in opcode=0x02 count=1 action=drop";
 const POINTS: &str = "at is command, admin, io, register_read, register_write or enable";
-const ACTIONS: &str = "action is status:TYPE/CODE[/dnr], delay:TIME, drop, duplicate, cid:N, sq_head:N, phase, \
-                       corrupt, fatal, all_ones or never_ready, as in action=status:2/81";
+const ACTIONS: &str = "action is status:TYPE/CODE[/dnr], delay:TIME, drop, duplicate, cid:N, sq_head:N, \
+                       phase, corrupt, fatal, all_ones or never_ready, as in action=status:2/81";
 
 #[cfg(test)]
 mod tests {

@@ -150,6 +150,17 @@ impl<'a> Dma<'a> {
         Ok(())
     }
 
+    /// Whether all of a range is mapped. Records nothing.
+    pub(crate) fn covers(&self, iova: Iova, bytes: usize) -> bool {
+        let (mut at, mut left) = (iova.0, bytes);
+        while left > 0 {
+            let Some((_, have)) = self.translate(Iova(at)) else { return false };
+            left = left.saturating_sub(have);
+            at = at.wrapping_add(have as u64);
+        }
+        true
+    }
+
     /// The host address of `bytes` bytes that lie in one mapping.
     pub(crate) fn contiguous(&self, iova: Iova, bytes: usize) -> Option<NonNull<u8>> {
         self.translate(iova).filter(|(_, have)| *have >= bytes && self.is_master).map(|(host, _)| host)

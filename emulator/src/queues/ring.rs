@@ -74,6 +74,11 @@ impl Ring {
         Ok(())
     }
 
+    /// Whether all of the ring is mapped.
+    pub(crate) fn is_mapped(&self, dma: &Dma<'_>) -> bool {
+        dma.covers(self.iova, self.entries as usize * self.entry_bytes)
+    }
+
     /// Copies the submission entry at `index` (below the size) out of host memory.
     pub(crate) fn fetch(&self, dma: &Dma<'_>, index: u32) -> Result<SubmissionEntry, Refused> {
         let from = self.locate(dma, index)?;

@@ -25,6 +25,14 @@ use memmap2::MmapMut;
 pub const BASE: u64 = 0x1_0000_0000;
 pub const ADMIN_ENTRIES: u32 = 32;
 
+/// Maps memory that the caller unmaps before it goes.
+pub fn map(mapper: &dyn Mapper, iova: u64, memory: &mut MmapMut) {
+    let region =
+        HostRegion { address: NonNull::from(&mut memory[..]).cast(), bytes: memory.len(), backing: None };
+    // SAFETY: the tests unmap it, or drop the controller, before the memory is dropped.
+    unsafe { mapper.map(Iova(iova), region) }.expect("mapped");
+}
+
 /// Memory that is mapped for the device at [`BASE`].
 pub struct Memory {
     base: NonNull<u8>,
