@@ -88,9 +88,10 @@ fn an_admin_command_that_fails_is_a_typed_error_or_does_not_matter(place: &mut P
     let action = Action::Status(Status::INTERNAL_ERROR);
     let is_right = |error: &ControllerError| matches!(error, ControllerError::Admin { status, .. } if status.kind() == Status::INTERNAL_ERROR);
     let outcomes = at_every(place, Point::Admin, action, is_right)?;
-    // Identify of the controller, the list, a namespace, and the number of queues cannot be done without.
-    ensure!(outcomes.failed >= 4, "{outcomes:?}");
-    ensure!(outcomes.survived >= 1, "a refused event configuration does not matter: {outcomes:?}");
+    // Identify of the controller, the list, and the number of queues cannot be done without.
+    ensure!(outcomes.failed >= 3, "{outcomes:?}");
+    // One namespace of several, the event configuration, and the event requests can.
+    ensure!(outcomes.survived >= 3, "{outcomes:?}");
     Ok(())
 }
 
@@ -126,13 +127,15 @@ fn at_every(
 ) -> Result<Outcomes> {
     let mut outcomes = Outcomes::default();
     for n in 0..1000 {
-        let emulator = place.emulator("size=1M")?;
+        let emulator = place.emulator("size=1M,nsid=1+2")?;
         let id = emulator.faults().arm(rule(point, n, action));
         let space = place.space();
         let start = place.clock().now();
         let opened = place.options().space(&space).open_transport(emulator.clone());
         let took = place.since(start);
         ensure!(took < Duration::from_secs(60), "at {point:?} {n}: {took:?}");
+        // Event requests are with the device when bring-up ends, and are taken by it a little later.
+        emulator.step(64);
         let fired = emulator.faults().fired(id) > 0;
         match opened {
             Ok(controller) => {

@@ -13,9 +13,9 @@ use crate::{Place, Rig};
 scenarios! {
     Nothing:
         a_queue_closed_with_requests_outstanding_answers_each_once,
-        a_queue_dropped_with_requests_outstanding_gives_its_memory_back,
-        a_controller_taken_over_with_requests_in_flight_is_clean_for_10000_commands;
+        a_queue_dropped_with_requests_outstanding_gives_its_memory_back;
     Emulator:
+        a_controller_taken_over_with_requests_in_flight_is_clean_for_10000_commands,
         requests_that_the_device_holds_are_answered_at_close,
         a_device_that_fails_under_load_answers_each_request_once,
         a_device_that_is_pulled_under_load_answers_each_request_once,
@@ -70,7 +70,9 @@ fn a_queue_dropped_with_requests_outstanding_gives_its_memory_back(place: &mut P
     Ok(())
 }
 
-/// As after `kill -9`: nobody has told the device, and whoever comes next must not be disturbed.
+/// As after `kill -9`: nobody has told the device, and whoever comes next must not be disturbed. (A device
+/// that is forgotten stays open in its process, so that this cannot be done to a PCI function; it is killed in
+/// QEMU by a test of its own.)
 fn a_controller_taken_over_with_requests_in_flight_is_clean_for_10000_commands(
     place: &mut Place,
 ) -> Result<()> {
@@ -171,7 +173,8 @@ fn a_callback_that_submits_again_does_not_keep_a_failed_queue_alive(place: &mut 
 }
 
 fn buffers_are_parked_while_the_device_may_write_to_them(place: &mut Place) -> Result<()> {
-    let emulator = place.emulator("size=1M,latency=1s")?;
+    // Longer than the driver waits for the queue's end.
+    let emulator = place.emulator("size=1M,latency=60s")?;
     let space = place.space();
     let controller = place.options().space(&space).open_transport(emulator.clone())?;
     let mut rig = Rig::on(place, controller, 8)?;
@@ -188,8 +191,8 @@ fn buffers_are_parked_while_the_device_may_write_to_them(place: &mut Place) -> R
     let closed = queue.close(|it| without += u32::from(it.buffer.bytes() == 0));
     ensure!(closed.is_err() && without > 0, "{closed:?}, {without} answers without their buffer");
     ensure!(pool.available() < 8, "a buffer was given back that the device may write to");
-    place.clock().advance(Duration::from_secs(3));
-    emulator.step(64);
+    place.clock().advance(Duration::from_secs(90));
+    ensure!(emulator.step(64) == 8, "the device has not written to the buffers: this tests nothing");
     drop(controller);
     ensure!(pool.available() == 8, "{} of 8 are free after the end", pool.available());
     Ok(())

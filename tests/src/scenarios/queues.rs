@@ -42,6 +42,7 @@ fn a_ring_comes_round_many_times_at_every_small_depth(place: &mut Place) -> Resu
 fn a_full_queue_gives_the_request_back(place: &mut Place) -> Result<()> {
     let controller = place.controller()?;
     let mut rig = Rig::on(place, controller, 5)?;
+    rig.write(9, &[0; 512])?;
     for lba in 0..5 {
         let buffer = rig.buffer(512)?;
         rig.submit(Request::read(&rig.namespace, Lba(lba), buffer).user_data(lba))?;
