@@ -8,6 +8,7 @@ mod bring_up;
 mod device;
 mod events;
 mod features;
+mod identify;
 mod open;
 mod options;
 mod queues;
