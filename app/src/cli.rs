@@ -2,8 +2,12 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::run::{RUN_HELP, RunOptions};
-use crate::verify::{VERIFY_HELP, VerifyOptions};
+use crate::bind::{self, BIND_HELP, BindOptions, UNBIND_HELP};
+use crate::identify::{self, IDENTIFY_HELP, IdentifyOptions};
+use crate::list::{self, LIST_HELP, ListOptions};
+use crate::run::{self, RUN_HELP, RunOptions};
+use crate::setup::{self, SETUP_HELP, SetupOptions};
+use crate::verify::{self, VERIFY_HELP, VerifyOptions};
 
 /// Measures and verifies NVMe controllers from userspace.
 #[derive(Debug, Parser)]
@@ -21,14 +25,34 @@ enum Command {
     /// Write blocks that say what they are, read them back, and check every one.
     #[command(after_help = VERIFY_HELP)]
     Verify(Box<VerifyOptions>),
+    /// Show the NVMe controllers of this machine, and what uses them.
+    #[command(after_help = LIST_HELP)]
+    List(ListOptions),
+    /// Take a controller from the kernel and bind it to vfio-pci.
+    #[command(after_help = BIND_HELP)]
+    Bind(BindOptions),
+    /// Give a controller back to the kernel.
+    #[command(after_help = UNBIND_HELP)]
+    Unbind(BindOptions),
+    /// Show what a controller and its namespaces say of themselves.
+    #[command(after_help = IDENTIFY_HELP)]
+    Identify(IdentifyOptions),
+    /// Reserve huge pages, or show what the machine is missing.
+    #[command(after_help = SETUP_HELP)]
+    Setup(SetupOptions),
 }
 
 impl Cli {
     /// Does what was asked for.
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self.command {
-            Command::Run(options) => crate::run::run(&options),
-            Command::Verify(options) => crate::verify::run(&options),
+            Command::Run(options) => run::run(&options),
+            Command::Verify(options) => verify::run(&options),
+            Command::List(options) => list::run(&options),
+            Command::Bind(options) => bind::bind(&options),
+            Command::Unbind(options) => bind::unbind(&options),
+            Command::Identify(options) => identify::run(&options),
+            Command::Setup(options) => setup::run(&options),
         }
     }
 }
@@ -39,5 +63,25 @@ The first three commands:
   nvme-perf list                  the NVMe controllers of this machine, and what uses them
   nvme-perf run 0000:01:00.0      measure a real one, after `nvme-perf bind` and `nvme-perf setup`
 
-RUST_LOG=debug shows what the driver does.
+A TARGET is emu: (or emu:key=value,…, or emu:@file.toml), or a PCI address. RUST_LOG=debug shows what the
+driver does. Exit status: 0 if all went well, 2 for a mistake in the command line, 1 for everything else.
 ";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_subcommand_ends_its_help_with_examples() {
+        for subcommand in Cli::command().get_subcommands() {
+            let help = subcommand.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Examples:\n  "), "{}", subcommand.get_name());
+        }
+    }
+}

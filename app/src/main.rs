@@ -3,15 +3,20 @@
 //! A module for each subcommand; beside them what several of them need: sizes and times ([`units`]), opening
 //! devices ([`target`]), where results go ([`output`]), and how failures are told ([`failure`]).
 
+mod bind;
 mod calendar;
 mod cli;
 mod failure;
+mod identify;
 mod interrupt;
+mod list;
 mod memory;
 mod output;
 mod progress;
 mod random;
 mod run;
+mod setup;
+mod table;
 mod target;
 mod units;
 mod verify;
