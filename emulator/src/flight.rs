@@ -152,7 +152,8 @@ impl Flight {
     /// When the next command is due.
     pub(crate) fn next_due(&mut self) -> Option<Nanos> {
         self.drop_stale();
-        self.due.peek().map(|due| due.0.at)
+        // The end of time is never: such a command waits for its abort.
+        self.due.peek().map(|due| due.0.at).filter(|at| *at < Nanos(u64::MAX))
     }
 
     /// Takes a command that is due.
@@ -255,5 +256,7 @@ mod tests {
         }
         assert!(flight.due.len() <= 2 * STALE_KEPT && flight.slots.len() == 1);
         assert_eq!(flight.next_due(), None);
+        flight.park(parked(1, 0), Nanos(0), Duration::MAX);
+        assert_eq!(flight.next_due(), None, "never");
     }
 }

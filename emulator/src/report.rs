@@ -23,7 +23,8 @@ pub struct Report {
     pub tail_doorbells: u64,
     /// How often a head doorbell was seen to have moved, on all queues.
     pub head_doorbells: u64,
-    /// Commands that were taken and are not completed, event requests included.
+    /// Commands that were taken and will complete, event requests included. What a fault dropped is not
+    /// among them.
     pub outstanding: u64,
     /// Event requests among them.
     pub event_requests: u64,

@@ -86,12 +86,14 @@ impl Transport for Emulator {
         let due = device.next_due();
         drop(device);
         if clock.is_virtual() {
-            // Time always moves, or a wait for something that never comes would never end.
-            let idle = match due {
-                Some(due) if done == 0 => Duration::from_nanos(due.since(clock.now())),
-                _ => Duration::ZERO,
+            // Time always moves, or a wait for something that never comes would never end. It does not jump
+            // far, or a wait would find late what it should have given up for.
+            let span = match due {
+                _ if done > 0 => VIRTUAL_BUSY,
+                Some(due) => Duration::from_nanos(due.since(clock.now())).clamp(VIRTUAL_BUSY, VIRTUAL_MAX),
+                None => VIRTUAL_IDLE,
             };
-            clock.advance(idle.max(RELAX_VIRTUAL));
+            clock.advance(span);
         } else if done == 0 {
             std::thread::yield_now();
         }
@@ -107,7 +109,11 @@ fn check_offset(offset: u32) -> Result<(), BusError> {
 
 const DEVICE_ID: u16 = 0x0001;
 const RELAX_BUDGET: usize = 64;
-/// How far a virtual clock moves when nothing is due.
-const RELAX_VIRTUAL: Duration = Duration::from_micros(5);
+/// How far a virtual clock moves when something was done,
+const VIRTUAL_BUSY: Duration = Duration::from_micros(5);
+/// when nothing is due,
+const VIRTUAL_IDLE: Duration = Duration::from_micros(50);
+/// and at most when something is.
+const VIRTUAL_MAX: Duration = Duration::from_millis(1);
 /// How long a waiting host leaves the processor to the controller's thread.
 const RELAX_THREADED: Duration = Duration::from_micros(10);

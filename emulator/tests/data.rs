@@ -88,6 +88,31 @@ fn a_file_keeps_what_is_written() {
 }
 
 #[test]
+fn a_write_cache_is_there_when_it_is_asked_for_or_a_file_is_behind() {
+    use doorbell_spec::identify::{IdentifyController, IdentifyKind};
+    for (config, expected) in [("", false), ("vwc=on", true), ("vwc=off", false), ("backend=null", false)] {
+        let mut host = Host::new(config);
+        let data = host.identify(IdentifyKind::Controller, Nsid(0)).expect("identify");
+        let id = IdentifyController::from_data(&data);
+        assert_eq!((id.has_volatile_write_cache(), id.volatile_write_cache & 6), (expected, 6), "{config}");
+        let mut pair = host.queue(1, 8, 8);
+        let data = host.memory.alloc(4096);
+        let unit = doorbell_spec::command::FORCE_UNIT_ACCESS;
+        let write = command(NvmOpcode::Write, 0, 1, data, 0);
+        let forced = SubmissionEntry { cdw12: write.cdw12 | unit, ..write };
+        assert!(status(&host, &mut pair, forced).is_success());
+        assert!(status(&host, &mut pair, SubmissionEntry::flush(Nsid(1))).is_success());
+        assert_eq!(
+            status(&host, &mut pair, SubmissionEntry::flush(Nsid(9))).kind(),
+            Status::INVALID_NAMESPACE
+        );
+    }
+    assert!(
+        "backend=file,path=x".parse::<doorbell_emulator::EmulatorConfig>().expect("a file").has_write_cache()
+    );
+}
+
+#[test]
 fn ranges_end_with_the_namespace_and_never_overflow() {
     for backend in ["null", "mem"] {
         let mut host = Host::new(&format!("backend={backend},size=64k,mdts=0"));

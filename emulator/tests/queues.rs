@@ -262,6 +262,11 @@ fn an_identifier_that_is_in_use_is_found_out() {
     assert_eq!(ends, [(7, Status::COMMAND_ID_CONFLICT), (7, Status::SUCCESS), (8, Status::SUCCESS)]);
     let violations = host.device.report().violations;
     assert_eq!(violations, [Violation::CidInUse { queue: QueueId(1), cid: Cid(7) }]);
+    // Once it has completed it is free again.
+    host.post_raw(&mut pair, &read(7));
+    host.ring_tail(&pair);
+    assert!(host.wait(&mut pair).status().is_success());
+    assert_eq!(host.device.report().violations_total, 1);
 }
 
 #[test]

@@ -87,8 +87,10 @@ impl Device {
         id.namespace_count = self.storage.nsid_max.0;
         id.namespaces_max = u32::try_from(self.storage.namespaces.len()).unwrap_or(u32::MAX);
         id.nvm_commands = config.oncs;
-        // Bits 2:1 = 11b: a flush may name all namespaces.
-        id.volatile_write_cache = if self.storage.cache.is_on() { VWC_PRESENT } else { 0 } | 3 << 1;
+        id.volatile_write_cache = FLUSH_ALL;
+        if self.storage.cache.is_on() {
+            id.volatile_write_cache |= VWC_PRESENT;
+        }
         (id.atomic_write_z, id.atomic_write_power_fail_z) = (config.awun_z, config.awupf_z);
         let name = format!("nqn.2026-01.io.doorbell:{}", config.serial.trim());
         for (to, from) in id.subsystem_name.iter_mut().zip(name.bytes()) {
@@ -146,6 +148,8 @@ const IO_CONTROLLER: u8 = 1;
 /// LPA bit 1: the commands' effects are logged; bit 2: log pages have long lengths and offsets.
 const LPA_EFFECTS: u8 = 1 << 1;
 const LPA_EXTENDED: u8 = 1 << 2;
+/// VWC bits 2:1 = 11b: a flush may name all namespaces.
+const FLUSH_ALL: u8 = 3 << 1;
 const COMMAND_SET_NAMESPACE: u8 = 0x05;
 const COMMAND_SET_CONTROLLER: u8 = 0x06;
 const ALLOCATED_NAMESPACES: u8 = 0x10;

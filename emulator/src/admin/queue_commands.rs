@@ -22,7 +22,8 @@ impl Device {
         if queue.0 == 0 || queue.0 - 1 > granted || self.cqs[usize::from(queue.0)].is_some() {
             return Err(Status::INVALID_QUEUE_ID.with_do_not_retry());
         }
-        self.check_ring(entry, entries, self.registers.cc.completion_entry() == 4)?;
+        self.check_ring(entry, entries)?;
+        check_entry_size(self.registers.cc.completion_entry(), 4)?;
         let vector = (entry.cdw11 >> 16) as u16;
         let has_interrupts = entry.cdw11 & INTERRUPTS_ENABLED != 0;
         if has_interrupts && vector >= self.config.vectors {
@@ -54,7 +55,8 @@ impl Device {
         if self.cqs[usize::from(cq_id.0)].is_none() {
             return Err(Status::COMPLETION_QUEUE_INVALID.with_do_not_retry());
         }
-        self.check_ring(entry, entries, self.registers.cc.submission_entry() == 6)?;
+        self.check_ring(entry, entries)?;
+        check_entry_size(self.registers.cc.submission_entry(), 6)?;
         let mut ring = Ring::new(Iova(entry.prp1), entries, size_of::<SubmissionEntry>());
         ring.refresh(step.dma).map_err(|_| Status::DATA_TRANSFER_ERROR)?;
         let sq = SubmissionQueue::new(queue, ring, cq_id, self.config.stride);
@@ -71,13 +73,13 @@ impl Device {
     }
 
     /// What both kinds of queue need of their memory.
-    fn check_ring(&self, entry: &SubmissionEntry, entries: u32, fits: bool) -> Result<(), Status> {
+    fn check_ring(&self, entry: &SubmissionEntry, entries: u32) -> Result<(), Status> {
         // A queue has at least two entries (3.3.3.1), and at most MQES.
         if entries < 2 || entries > self.registers.cap.queue_entries_max() {
             return Err(Status::INVALID_QUEUE_SIZE.with_do_not_retry());
         }
-        // Queues in pieces are not offered, whatever CAP.CQR says; CC must name the entry size.
-        if entry.cdw11 & PHYSICALLY_CONTIGUOUS == 0 || !fits {
+        // Queues in pieces are not offered, whatever CAP.CQR says.
+        if entry.cdw11 & PHYSICALLY_CONTIGUOUS == 0 {
             return Err(Status::INVALID_FIELD.with_do_not_retry());
         }
         if !entry.prp1.is_multiple_of(self.storage.page_bytes as u64) {
@@ -142,6 +144,11 @@ impl Device {
             _ => Err(Status::INVALID_QUEUE_ID.with_do_not_retry()),
         }
     }
+}
+
+/// CC must name the size of entries, a power of two, before there are queues of them (5.4, 5.5).
+fn check_entry_size(named: u8, needed: u8) -> Result<(), Status> {
+    if named == needed { Ok(()) } else { Err(Status::INVALID_FIELD.with_do_not_retry()) }
 }
 
 /// CDW10: the identifier, and the one-based size.
