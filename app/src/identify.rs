@@ -32,9 +32,9 @@ pub(crate) struct IdentifyOptions {
 /// Writes what the device says.
 pub(crate) fn run(options: &IdentifyOptions) -> anyhow::Result<()> {
     let text = options.target.to_string();
-    let controller = Controller::open(&text).with_context(|| text.clone())?;
-    let namespaces = namespaces(&controller, options.nsid).with_context(|| text.clone())?;
-    let cache = controller.write_cache().with_context(|| text.clone())?;
+    let controller = Controller::open(&text)?;
+    let namespaces = namespaces(&controller, options.nsid)?;
+    let cache = controller.write_cache()?;
     let mut output = Output::standard();
     match options.output_format {
         Format::Json => output.write_json(&document(&text, &controller, cache, &namespaces))?,

@@ -1,6 +1,5 @@
 //! Opening what a subcommand works on: the controller, one namespace of it, and leave to write to it.
 
-use anyhow::Context;
 use doorbell::{Controller, ControllerOptions, Namespace, Nsid, Target};
 
 use crate::failure::usage;
@@ -56,14 +55,10 @@ pub(crate) fn open(
     intent: Intent,
     options: &ControllerOptions,
 ) -> anyhow::Result<Opened> {
-    let text = target.to_string();
-    let controller = options.open(&text).with_context(|| text.clone())?;
-    let namespace = pick(&controller, nsid).with_context(|| text.clone())?;
+    let controller = options.open(&target.to_string())?;
+    let namespace = pick(&controller, nsid)?;
     if intent == Intent::Overwrite && namespace.is_write_protected() {
-        anyhow::bail!(
-            "{text}: namespace {} is write-protected; choose another with --nsid",
-            namespace.nsid()
-        );
+        anyhow::bail!("namespace {} is write-protected; choose another with --nsid", namespace.nsid());
     }
     Ok(Opened { target: target.clone(), controller, namespace })
 }

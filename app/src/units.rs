@@ -152,7 +152,7 @@ pub(crate) fn nanos_text(nanos: f64) -> String {
 pub(crate) fn duration_text(time: Duration) -> String {
     let millis = time.as_millis();
     match (millis / 1000, millis % 1000) {
-        (0, millis) => format!("{millis} ms"),
+        (0, millis @ 1..) => format!("{millis} ms"),
         (seconds, 0) => format!("{seconds} s"),
         (seconds, millis) => format!("{seconds}.{} s", format!("{millis:03}").trim_end_matches('0')),
     }
@@ -247,6 +247,7 @@ mod tests {
         assert_eq!(duration_text(Duration::from_millis(2500)), "2.5 s");
         assert_eq!(duration_text(Duration::from_millis(2050)), "2.05 s");
         assert_eq!(duration_text(Duration::from_millis(20)), "20 ms");
+        assert_eq!(duration_text(Duration::ZERO), "0 s");
         assert_eq!(grouped(0), "0");
         assert_eq!(grouped(999), "999");
         assert_eq!(grouped(1_234_567), "1,234,567");

@@ -109,13 +109,11 @@ fn lanes(plan: &Plan, job: u16) -> anyhow::Result<Vec<Lane>> {
 fn lane(plan: &Plan, index: usize, device: &Device, job: u16) -> anyhow::Result<Lane> {
     let options = &plan.options;
     let opened = &device.opened;
-    let named = || opened.target.to_string();
     let offsets = plan.offsets(index, job)?;
-    let queue =
-        opened.controller.create_queue(QueueConfig::with_depth(device.queue_depth)).with_context(named)?;
+    let queue = opened.controller.create_queue(QueueConfig::with_depth(device.queue_depth))?;
     let block_bytes = usize::try_from(options.bs).unwrap_or(usize::MAX);
     let count = usize::try_from(plan.depth).unwrap_or(usize::MAX);
-    let pool = opened.controller.space().pool(block_bytes, count).with_context(named)?;
+    let pool = opened.controller.space().pool(block_bytes, count)?;
     let mut random = Random::of(options.seed, u64::from(job), !(index as u64));
     let mut buffers = Vec::with_capacity(count);
     while let Some(mut buffer) = pool.take() {

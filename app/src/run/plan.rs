@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use anyhow::Context;
 use doorbell::{Controller, ControllerOptions, DmaSpace, DmaSpaceConfig, Lba, Target};
 
 use super::offsets::{Offsets, Region};
@@ -50,7 +51,13 @@ impl Plan {
         }
         let mut opened = Vec::with_capacity(options.targets.len());
         for target in &options.targets {
-            opened.push(open(target, options.nsid, intent, &controller_options)?);
+            let result = open(target, options.nsid, intent, &controller_options);
+            // With one target, everybody knows which one it is.
+            opened.push(if options.targets.len() > 1 {
+                result.with_context(|| format!("`{target}`"))?
+            } else {
+                result?
+            });
         }
         let depth = depth(options, &opened)?;
         let devices =

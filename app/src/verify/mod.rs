@@ -18,7 +18,6 @@ mod tasks;
 use std::ops::{Range, RangeInclusive};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::Context;
 use doorbell::ControllerOptions;
 
 use crate::failure::reported;
@@ -50,8 +49,7 @@ pub(crate) fn run(options: &VerifyOptions) -> anyhow::Result<()> {
         io_timeout: options.io_timeout,
         seed,
     };
-    let named = || options.target.to_string();
-    let engine = Engine::new(&opened, &config, Interrupt::install()?).with_context(named)?;
+    let engine = Engine::new(&opened, &config, Interrupt::install()?)?;
     let mut output = Output::open(options.output.as_deref())?;
     let told_seed = if options.check_only { options.seed } else { Some(seed) };
     let report = Report::new(&opened, range.clone(), told_seed);
@@ -71,7 +69,7 @@ pub(crate) fn run(options: &VerifyOptions) -> anyhow::Result<()> {
     verification.meter.progress.clear();
     let Verification { report, engine, .. } = verification;
     drop(engine);
-    done.with_context(named)?;
+    done?;
     match options.output_format {
         Format::Normal => output.write(&report.text())?,
         Format::Json => output.write_json(&report.json())?,
