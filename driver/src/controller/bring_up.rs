@@ -35,7 +35,7 @@ impl Shared {
         let namespaces = find_namespaces(&device, &identify, id)?;
         let queues_granted = negotiate_queues(&device, options.queue_pairs)?;
         let doorbells = map_doorbells(&*device.transport, device.cap, queues_granted)?;
-        listen_for_events(&device, &identify);
+        listen_for_events(&device, &identify)?;
         let of_controller = identify.transfer_bytes_max(device.cap.page_bytes_min()).unwrap_or(u64::MAX);
         Ok(Self::new(SharedParts {
             clock: options.clock.clone(),
@@ -71,12 +71,7 @@ fn start(
     let entries = u32::from(ADMIN_ENTRIES);
     let sq = SubmissionRing::new(ring(usize::from(ADMIN_ENTRIES) * 64)?, entries, sq_doorbell);
     let cq = CompletionRing::new(ring(usize::from(ADMIN_ENTRIES) * 16)?, entries, cq_doorbell);
-    let line = Line {
-        registers: registers.clone(),
-        transport: Arc::clone(&transport),
-        clock,
-        timeout: options.admin_timeout,
-    };
+    let line = Line { registers: registers.clone(), clock, timeout: options.admin_timeout };
     let admin = Admin::new(sq, cq, space.allocate(4096)?, line);
     let (sq_iova, cq_iova) = admin.ring_addresses();
     let parts = DeviceParts { transport, registers, cap, version, space, page_bytes, attachment, admin };
@@ -182,7 +177,14 @@ pub(super) fn find_namespaces(
     let mut found = Vec::new();
     for nsid in active_namespaces(device, identify)? {
         let entry = SubmissionEntry::identify(IdentifyKind::Namespace, nsid);
-        let data = device.admin().fetch("Identify Namespace", entry)?;
+        let data = match device.admin().fetch("Identify Namespace", entry) {
+            Ok(data) => data,
+            Err(error @ ControllerError::Admin { .. }) => {
+                tracing::warn!(%nsid, %error, "namespace left out");
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         match Namespace::from_identify(id, nsid, identify, &IdentifyNamespace::from_data(&data)) {
             Ok(namespace) => found.extend(namespace),
             Err(error) => tracing::warn!(%error, "namespace left out"),
@@ -242,15 +244,19 @@ fn negotiate_queues(device: &Device, wanted: u16) -> Result<u32, ControllerError
 
 /// Turns events on as far as the controller has them, and arms the requests. A controller that refuses
 /// has no events, and that is all.
-fn listen_for_events(device: &Device, identify: &IdentifyController) {
+fn listen_for_events(device: &Device, identify: &IdentifyController) -> Result<(), ControllerError> {
     let namespaces = identify.async_events & OAES_NAMESPACE_ATTRIBUTES != 0;
     let wanted = AsyncEventConfig::new().with_health(HEALTH_WARNINGS).with_namespace_attributes(namespaces);
     let entry = SubmissionEntry::set_features(Feature::AsyncEvents, Nsid(0), wanted.into_bits());
     let mut admin = device.admin();
-    if let Err(error) = admin.execute("Set Features (Asynchronous Event Configuration)", entry) {
-        tracing::debug!(%error, "events stay as the controller has them");
+    match admin.execute("Set Features (Asynchronous Event Configuration)", entry) {
+        Err(error @ ControllerError::Admin { .. }) => {
+            tracing::debug!(%error, "events stay as the controller has them");
+        }
+        outcome => drop(outcome?),
     }
     admin.arm_events(identify.event_limit());
+    Ok(())
 }
 
 /// All critical warnings of the SMART log that every version has (bits 4:0).

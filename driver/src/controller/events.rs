@@ -3,8 +3,6 @@
 use doorbell_spec::log_page::{AsyncEvent, AsyncEventKind, HealthPage, LogPage};
 use doorbell_spec::{BusEvent, Nsid, SubmissionEntry};
 
-use super::bring_up::find_namespaces;
-use super::device::lock;
 use super::{Controller, Shared};
 use crate::error::ControllerError;
 
@@ -51,8 +49,7 @@ impl Controller {
         })?;
         Ok(Some(match event.kind {
             AsyncEventKind::Notice if event.info == AsyncEvent::NAMESPACE_CHANGED => {
-                let namespaces = find_namespaces(&shared.device, &shared.identify, shared.id)?;
-                *lock(&shared.namespaces) = namespaces;
+                shared.find_namespaces_again()?;
                 ControllerEvent::NamespacesChanged
             }
             AsyncEventKind::Health => ControllerEvent::Health(event.info),

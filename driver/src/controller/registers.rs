@@ -101,7 +101,17 @@ impl Registers {
             if late {
                 return Err(ControllerError::Timeout { step, span: deadline.span(), hint });
             }
-            self.transport.relax(&self.clock);
+            self.relax();
+        }
+    }
+
+    /// Between two looks of a wait.
+    pub(crate) fn relax(&self) {
+        let before = self.clock.now();
+        self.transport.relax(&self.clock);
+        if self.clock.is_virtual() && self.clock.now() == before {
+            // A transport that moves by itself, with a clock that does not: a wait would never end.
+            self.clock.advance(RELAX_SPAN);
         }
     }
 
@@ -112,6 +122,9 @@ impl Registers {
         }
     }
 }
+
+/// How far a virtual clock that nobody else moves goes between two looks.
+const RELAX_SPAN: Duration = Duration::from_micros(10);
 
 /// Gives a bus error the step it happened in.
 pub(crate) fn bus(step: &'static str, source: BusError) -> ControllerError {

@@ -9,6 +9,7 @@ use doorbell_spec::identify::IdentifyController;
 use doorbell_spec::{Clock, Doorbells, QueueId, SubmissionEntry};
 
 use super::admin::Admin;
+use super::bring_up::find_namespaces;
 pub(crate) use super::device::Parked;
 use super::device::{Device, lock};
 use crate::buffer::Buffer;
@@ -82,8 +83,9 @@ impl Shared {
     /// Asks CSTS whether the controller is well, and remembers if not.
     pub(crate) fn check_health(&self) {
         match self.device.registers.csts("waiting for completions") {
-            Ok(csts) if !csts.fatal() => {}
-            Ok(_) => self.fail("it reports a fatal error (CSTS.CFS)"),
+            Ok(csts) if csts.fatal() => self.fail("it reports a fatal error (CSTS.CFS)"),
+            Ok(csts) if !csts.ready() => self.fail("it is not ready any more (CSTS.RDY): it was reset"),
+            Ok(_) => {}
             Err(error) => self.fail(&error.to_string()),
         }
     }
@@ -104,12 +106,24 @@ impl Shared {
             return Err(ControllerError::ControllerFailed);
         }
         let outcome = work(&mut self.device.admin());
+        self.note(outcome)
+    }
+
+    /// Takes the controller for failed if an admin command ended in any way but with an answer.
+    fn note<T>(&self, outcome: Result<T, ControllerError>) -> Result<T, ControllerError> {
         if let Err(error) = &outcome
             && !matches!(error, ControllerError::Admin { .. })
         {
             self.fail(&error.to_string());
         }
         outcome
+    }
+
+    /// Looks at all namespaces anew.
+    pub(super) fn find_namespaces_again(&self) -> Result<(), ControllerError> {
+        let found = self.note(find_namespaces(&self.device, &self.identify, self.id))?;
+        *lock(&self.namespaces) = found;
+        Ok(())
     }
 
     pub(crate) fn delete_submission_queue(&self, id: QueueId) -> Result<(), ControllerError> {
