@@ -140,6 +140,17 @@ pub enum SubmitError {
         /// The namespace's block.
         block_bytes: u32,
     },
+    /// One block is more than one command can transfer.
+    #[error(
+        "one block, {block_bytes} bytes, is more than a command can transfer, {transfer_bytes_max} bytes \
+         (MDTS, or `ControllerOptions::transfer_bytes_max`)"
+    )]
+    BlockTooLarge {
+        /// The namespace's block.
+        block_bytes: u32,
+        /// The most data of one command.
+        transfer_bytes_max: u64,
+    },
     /// A piece of the buffer does not start at a multiple of 4 bytes (NVMe Base 2.0, 4.1.1).
     #[error("piece {piece} of the buffer does not start at a multiple of 4 bytes")]
     UnalignedAddress {

@@ -5,6 +5,7 @@
 
 use doorbell_hugepages::SpaceId;
 use doorbell_spec::Lba;
+use doorbell_spec::dsm::{DsmRange, RANGES_MAX};
 use doorbell_spec::identify::{ONCS_COMPARE, ONCS_DATASET_MANAGEMENT, ONCS_WRITE_ZEROES};
 
 use super::prp::{DataRange, PrpLists, shaped_prefix};
@@ -25,6 +26,9 @@ pub(crate) struct Limits {
     /// ONCS.
     pub(crate) nvm_commands: u16,
 }
+
+/// The longest list of ranges: what is behind it in the buffer is not the device's business.
+const DEALLOCATE_BYTES_MAX: u64 = (RANGES_MAX * size_of::<DsmRange>()) as u64;
 
 /// Blocks of a command that a 16-bit zero-based count can say.
 pub(crate) const COMMAND_BLOCKS_MAX: u64 = 65_536;
@@ -86,6 +90,10 @@ fn data_blocks(request: &Request, limits: &Limits) -> Result<u64, SubmitError> {
     let block_bytes = namespace.block_bytes();
     if !bytes.is_multiple_of(u64::from(block_bytes)) {
         return Err(SubmitError::UnalignedLength { bytes, block_bytes });
+    }
+    let transfer_bytes_max = limits.transfer_bytes_max;
+    if u64::from(block_bytes) > transfer_bytes_max {
+        return Err(SubmitError::BlockTooLarge { block_bytes, transfer_bytes_max });
     }
     shape(&request.buffer, limits, u64::from(block_bytes))?;
     Ok(bytes >> namespace.block_shift)
@@ -151,7 +159,8 @@ impl<'a> Remainder<'a> {
             segments: self.buffer.segments(),
             offset: self.done << shift,
             bytes: match self.operation {
-                Operation::Deallocate => self.buffer.bytes(),
+                // The buffer may be much longer than the list in it.
+                Operation::Deallocate => self.buffer.bytes().min(DEALLOCATE_BYTES_MAX),
                 _ => blocks << shift,
             },
         }
@@ -180,6 +189,8 @@ pub(crate) fn command_blocks(rest: &Remainder<'_>, limits: &Limits, lists: &PrpL
         Segments::Many(_) => lists.bytes_max(doorbell_spec::Iova(limits.page_bytes - 4)),
     };
     let bytes_max = limits.transfer_bytes_max.min(in_lists);
+    // At least one: `check` has refused blocks that are larger than a transfer, and the list page of a
+    // slot alone describes more than the largest block.
     blocks = blocks.min((bytes_max / block_bytes).max(1));
     match data.segments {
         Segments::One(_) => blocks,

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use doorbell_spec::{Clock, Nanos, QueueId};
 
@@ -36,6 +37,7 @@ use crate::error::ControllerError;
 pub struct QueuePair {
     pub(super) shared: Arc<Shared>,
     pub(super) id: QueueId,
+    pub(super) number: QueueNumber,
     pub(super) depth: u16,
     pub(super) limits: Limits,
     pub(super) clock: Clock,
@@ -55,10 +57,23 @@ pub struct QueuePair {
     /// When the controller was last asked whether it is well.
     pub(super) checked_at: Nanos,
     pub(super) counters: Arc<Counters>,
+    /// Once requests are taken out of their slots: all slots before this one are empty.
+    swept: Option<usize>,
     config: QueueConfig,
     closed: bool,
     /// Not `Sync`, whatever the parts are.
     _one_thread: PhantomData<Cell<()>>,
+}
+
+/// Tells a queue pair from all others of the process, also from those that had its identifier before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct QueueNumber(u32);
+
+impl QueueNumber {
+    fn next() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
 }
 
 /// What the controller makes a queue pair from.
@@ -81,6 +96,7 @@ impl QueuePair {
         Self {
             shared: parts.shared,
             id: parts.id,
+            number: QueueNumber::next(),
             depth,
             limits: parts.limits,
             checked_at: parts.clock.now(),
@@ -97,6 +113,7 @@ impl QueuePair {
             serial: 0,
             empty_polls: 0,
             counters: Arc::new(Counters::default()),
+            swept: None,
             config: parts.config,
             closed: false,
             _one_thread: PhantomData,
@@ -156,50 +173,69 @@ impl QueuePair {
         // Deleting the submission queue makes the device complete what it has fetched from it (NVMe Base
         // 2.0, 5.7). The completion queue lives on until those completions have been read.
         let deleted = self.shared.delete_submission_queue(self.id);
-        self.drain(on_completion);
+        let mut ended = self.drain();
         let deleted = deleted.and_then(|()| self.shared.delete_completion_queue(self.id));
         if deleted.is_err() {
             for keeper in [self.sq.keeper(), self.cq.keeper(), self.lists.keeper()] {
                 self.shared.park(Parked::Memory(keeper));
             }
         }
-        let error = if deleted.is_ok() { IoError::QueueClosed } else { IoError::ControllerFailed };
+        let result = Err(if deleted.is_ok() { IoError::QueueClosed } else { IoError::ControllerFailed });
         while let Some((user_data, buffer)) = self.take_any() {
             let buffer = if deleted.is_ok() { buffer } else { self.shared.park_buffer(buffer) };
-            on_completion(Completion { user_data, result: Err(error), buffer, latency_ns: 0 });
+            ended.push(Completion { user_data, result, buffer, latency_ns: 0 });
         }
         let end = if deleted.is_ok() { QueueEnd::Deleted } else { QueueEnd::Stuck };
         self.shared.release_queue(self.id, end);
+        // The callback may panic. Everything is in its place by now: nothing that the device may reach is
+        // freed by the unwinding.
+        ended.into_iter().for_each(on_completion);
         deleted
     }
 
     /// Reaps what the device has written, once round the ring at most.
-    fn drain(&mut self, on_completion: &mut dyn FnMut(Completion)) {
+    fn drain(&mut self) -> Vec<Completion> {
         let now = self.clock.now();
+        let mut ended = Vec::new();
         for _ in 0..=u32::from(self.depth) {
             let Some(entry) = self.cq.pop() else { break };
-            if let Some(completion) = self.end_command(&entry, now) {
-                on_completion(completion);
-            }
+            ended.extend(self.end_command(&entry, now));
         }
         self.cq.ring();
+        ended
     }
 
     /// Takes any outstanding request out of its slots. Its commands may still be with the device: only
     /// for a queue that will submit nothing more.
     pub(super) fn take_any(&mut self) -> Option<(u64, Buffer)> {
-        if let Some((index, user_data, buffer)) = self.splits.take_any() {
-            for part in 0..self.slots.len() {
-                if self.slots[part].owner == Owner::Split(index) {
-                    self.vacate(part);
-                }
+        let from = match self.swept {
+            Some(from) => from,
+            None => {
+                self.abandon_parts();
+                0
             }
-            return Some((user_data, buffer));
+        };
+        if let Some(request) = self.splits.take_any() {
+            self.swept = Some(from);
+            return Some(request);
         }
-        let index = self.slots.iter().position(|slot| slot.owner == Owner::Request)?;
-        self.vacate(index);
-        let slot = &mut self.slots[index];
-        Some((slot.user_data, std::mem::take(&mut slot.buffer)))
+        let next = self.slots[from..].iter().position(|slot| slot.owner == Owner::Request);
+        let index = next.map(|offset| from + offset);
+        self.swept = Some(index.unwrap_or(self.slots.len()));
+        let slot = &mut self.slots[index?];
+        let request = (slot.user_data, std::mem::take(&mut slot.buffer));
+        self.vacate(index?);
+        Some(request)
+    }
+
+    /// Forgets the parts of all large requests, which are then answered whatever becomes of their parts.
+    fn abandon_parts(&mut self) {
+        for part in 0..self.slots.len() {
+            if matches!(self.slots[part].owner, Owner::Split(_)) {
+                self.vacate(part);
+            }
+        }
+        self.splits.abandon();
     }
 
     fn vacate(&mut self, index: usize) {

@@ -3,6 +3,8 @@
 //! Invariant: all state of a plug lives in the queue pair, the plug itself is only a borrow. So a plug
 //! that is forgotten loses nothing: whoever uses the queue next rings what it has left behind.
 
+use doorbell_spec::Nanos;
+
 use super::ids::SlotIndex;
 use super::pair::QueuePair;
 use super::submit::{Rejected, RequestHandle};
@@ -57,7 +59,8 @@ impl QueuePair {
         if self.unrung.is_empty() {
             return;
         }
-        let now = self.clock.now();
+        // 0 is "not rung".
+        let now = self.clock.now().max(Nanos(1));
         for slot in self.unrung.drain(..) {
             self.slots[slot.index()].rung_at = now;
         }

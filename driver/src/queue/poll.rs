@@ -19,13 +19,16 @@ impl QueuePair {
     ///
     /// Never waits. The callback may submit through the plug it is given; the doorbells of both queues
     /// are rung once, at the end. Completions that name no live command are counted and dropped; they
-    /// use up the budget too, so that a device that floods the queue cannot keep a poll from ending.
+    /// use up the budget too, so that a device that floods the queue cannot keep a poll from ending. A
+    /// budget beyond the queue's depth is the depth: without hearing of the poll's end, no device that
+    /// keeps to the protocol can complete more.
     ///
     /// When the controller has failed or was removed, outstanding requests complete with
     /// [`IoError::ControllerFailed`].
     #[inline]
     pub fn poll(&mut self, budget: usize, mut on_completion: impl FnMut(&mut Plug<'_>, Completion)) -> usize {
         self.flush_plug();
+        let budget = budget.min(usize::from(self.depth));
         if budget == 0 {
             return 0;
         }
@@ -33,8 +36,23 @@ impl QueuePair {
             return self.poll_empty(budget, &mut on_completion);
         };
         let now = self.clock.now();
-        self.checked_at = now;
-        self.empty_polls = 0;
+        let completed = self.reap(first, budget, now, &mut on_completion);
+        if self.checked_at == now && self.shared.is_running() {
+            return completed;
+        }
+        // All of it was noise, which says nothing about the controller, or the controller has failed.
+        completed + self.poll_idle(budget - completed, &mut on_completion)
+    }
+
+    /// Ends the commands that up to `budget` entries name, `first` before all others.
+    #[inline]
+    fn reap(
+        &mut self,
+        first: CompletionEntry,
+        budget: usize,
+        now: Nanos,
+        on_completion: &mut impl FnMut(&mut Plug<'_>, Completion),
+    ) -> usize {
         let guard = RingAtEnd(self);
         let mut completed = 0;
         let mut next = Some(first);
@@ -74,6 +92,7 @@ impl QueuePair {
             self.counters.spurious_completions.add(1);
             return None;
         }
+        self.checked_at = now;
         let completion = self.take_completion(index, entry, now);
         self.release_slot(index);
         match &completion {
@@ -158,8 +177,11 @@ impl QueuePair {
             }
         }
         self.continue_splits();
-        self.ring();
-        if self.shared.is_running() { completed } else { completed + self.fail_all(budget, on_completion) }
+        self.flush_plug();
+        if self.shared.is_running() {
+            return completed;
+        }
+        completed + self.fail_all(budget - completed, on_completion)
     }
 
     /// Answers outstanding requests of a controller that will not. Their memory is parked: nobody knows

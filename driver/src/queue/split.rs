@@ -34,6 +34,10 @@ pub(crate) struct Splits {
     waiting: VecDeque<u16>,
     /// Those that were cancelled while none of their parts was outstanding: over, but not yet reported.
     over: VecDeque<u16>,
+    /// Parts of all of them that are outstanding.
+    commands: usize,
+    /// Once they are taken out with [`Splits::take_any`]: all entries before this one are empty.
+    swept: usize,
 }
 
 impl Splits {
@@ -43,6 +47,8 @@ impl Splits {
             free: (0..depth).rev().collect(),
             waiting: VecDeque::with_capacity(usize::from(depth)),
             over: VecDeque::with_capacity(usize::from(depth)),
+            commands: 0,
+            swept: 0,
         }
     }
 
@@ -82,6 +88,7 @@ impl Splits {
         let Some(split) = &mut self.entries[usize::from(index)] else { return };
         split.done += blocks;
         split.outstanding += 1;
+        self.commands += 1;
         if split.done >= split.blocks {
             self.waiting.retain(|waiting| *waiting != index);
         }
@@ -98,6 +105,7 @@ impl Splits {
     ) -> Option<Completion> {
         let split = self.entries.get_mut(usize::from(index))?.as_mut()?;
         split.outstanding = split.outstanding.saturating_sub(1);
+        self.commands = self.commands.saturating_sub(1);
         if split.rung_at == Nanos(0) || rung_at < split.rung_at {
             split.rung_at = rung_at;
         }
@@ -134,21 +142,28 @@ impl Splits {
         self.complete_if_ended(index, now)
     }
 
-    /// Takes any request out, parts outstanding or not: its queue is no more.
-    pub(crate) fn take_any(&mut self) -> Option<(u16, u64, Buffer)> {
-        let index = self.entries.iter().position(Option::is_some)?;
-        let split = self.entries[index].take()?;
-        let index = u16::try_from(index).unwrap_or(u16::MAX);
-        self.waiting.retain(|waiting| *waiting != index);
-        self.over.retain(|over| *over != index);
-        self.free.push(index);
-        Some((index, split.request.user_data, split.request.buffer))
+    /// Forgets all parts: the queue is no more, and [`Splits::take_any`] is all that follows.
+    pub(crate) fn abandon(&mut self) {
+        self.entries.iter_mut().flatten().for_each(|split| split.outstanding = 0);
+        self.commands = 0;
+        self.waiting.clear();
+        self.over.clear();
     }
 
-    /// Whether nothing of them waits to be submitted or reported.
+    /// Takes any request out after [`Splits::abandon`].
+    pub(crate) fn take_any(&mut self) -> Option<(u64, Buffer)> {
+        let next = self.entries[self.swept..].iter().position(Option::is_some);
+        self.swept = next.map_or(self.entries.len(), |offset| self.swept + offset);
+        let split = self.entries.get_mut(self.swept)?.take()?;
+        self.free.push(u16::try_from(self.swept).unwrap_or(u16::MAX));
+        Some((split.request.user_data, split.request.buffer))
+    }
+
+    /// Whether nothing of them waits to be reported. (What waits to be submitted goes on when a command
+    /// completes.)
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
-        self.waiting.is_empty() && self.over.is_empty()
+        self.over.is_empty()
     }
 
     /// How many requests are in here.
@@ -158,7 +173,7 @@ impl Splits {
 
     /// Parts of all requests that are outstanding as commands.
     pub(crate) fn commands(&self) -> usize {
-        self.entries.iter().flatten().map(|split| split.outstanding as usize).sum()
+        self.commands
     }
 
     fn stop(&mut self, index: u16) {

@@ -5,7 +5,7 @@ use doorbell_spec::{Blocks, Lba, Nanos, SubmissionEntry};
 
 use super::check::{Remainder, check, command_blocks};
 use super::ids::SlotIndex;
-use super::pair::QueuePair;
+use super::pair::{QueueNumber, QueuePair};
 use super::prp::DataPointer;
 use super::slot::Owner;
 use super::split::Stopped;
@@ -28,6 +28,7 @@ pub struct Rejected {
 pub struct RequestHandle {
     place: Place,
     serial: u32,
+    queue: QueueNumber,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +66,12 @@ impl QueuePair {
     }
 
     /// Cancels a request as far as that is possible. It still completes, exactly once.
+    ///
+    /// A handle of another queue pair names no request of this one: it has [`Cancelled::Ended`].
     pub fn cancel(&mut self, handle: RequestHandle) -> Cancelled {
+        if handle.queue != self.number {
+            return Cancelled::Ended;
+        }
         match handle.place {
             Place::Split(index) => match self.splits.cancel(index, handle.serial) {
                 Some(Stopped::Rest) => Cancelled::Rest,
@@ -113,7 +119,7 @@ impl QueuePair {
         it.user_data = request.user_data;
         it.buffer = request.buffer;
         self.posted(slot, bytes);
-        Ok(RequestHandle { place: Place::Slot(slot), serial: self.serial })
+        Ok(RequestHandle { place: Place::Slot(slot), serial: self.serial, queue: self.number })
     }
 
     /// Takes a request in that needs several commands, and submits as many as there is room for.
@@ -127,7 +133,7 @@ impl QueuePair {
         match self.splits.insert(request, blocks, serial) {
             Ok(index) => {
                 self.continue_splits();
-                Ok(RequestHandle { place: Place::Split(index), serial })
+                Ok(RequestHandle { place: Place::Split(index), serial, queue: self.number })
             }
             Err(request) => Err(Rejected { error: SubmitError::QueueFull, request }),
         }
