@@ -1,4 +1,5 @@
-//! `nvme-perf bind` and `nvme-perf unbind`: handing a controller from the kernel's driver to vfio-pci, and back.
+//! `nvme-perf bind` and `nvme-perf unbind`: handing a controller from the kernel's driver to vfio-pci, and
+//! back.
 
 use std::fs::OpenOptions;
 use std::path::Path;

@@ -11,7 +11,8 @@ use crate::verify::{self, VERIFY_HELP, VerifyOptions};
 
 /// Measures and verifies NVMe controllers from userspace.
 #[derive(Debug, Parser)]
-#[command(name = "nvme-perf", version, max_term_width = 100, after_help = HELP, disable_help_subcommand = true)]
+#[command(name = "nvme-perf", version, max_term_width = 100, after_help = HELP)]
+#[command(disable_help_subcommand = true)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,

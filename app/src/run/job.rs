@@ -1,7 +1,7 @@
 //! A job: one thread, pinned to a core, that keeps its queue pairs full until the run is over.
 //!
-//! The loop makes no system call and allocates nothing: queues, buffers and histograms exist before it starts,
-//! and the clock is read once for each poll that found something (and every 64th that did not).
+//! The loop makes no system call and allocates nothing: queues, buffers and histograms exist before it
+//! starts, and the clock is read once for each poll that found something (and every 64th that did not).
 
 use std::sync::{Arc, Barrier};
 use std::time::Duration;

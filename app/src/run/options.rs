@@ -23,11 +23,13 @@ pub(crate) struct RunOptions {
     pub(crate) rw: Pattern,
 
     /// How many of 100 I/Os of a mixed pattern are reads.
-    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u8).range(0..=100))]
+    #[arg(long, value_name = "PERCENT", default_value_t = 50)]
+    #[arg(value_parser = clap::value_parser!(u8).range(0..=100))]
     pub(crate) rwmixread: u8,
 
     /// The size of an I/O, a multiple of the namespace's block.
-    #[arg(long, alias = "blocksize", value_name = "SIZE", default_value = "4k", value_parser = parse_positive_size)]
+    #[arg(long, alias = "blocksize", value_name = "SIZE", default_value = "4k")]
+    #[arg(value_parser = parse_positive_size)]
     pub(crate) bs: u64,
 
     /// How many I/Os each job keeps outstanding on each target [default: 128, or what the controller allows]
@@ -47,7 +49,8 @@ pub(crate) struct RunOptions {
     pub(crate) iodepth_batch: u32,
 
     /// How many jobs: a thread, pinned to a core, with a queue pair on every target, each.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) numjobs: u16,
 
     /// The part of the namespace that is used, as a size or a percentage [default: all from the offset on]
@@ -178,8 +181,8 @@ Examples:
   nvme-perf run emu: --runtime 2s --output-format=json     what fio prints
 
 How it differs from fio:
-  The default pattern is randread, and the depth is per job and per target. A run ends by time or by number of
-  I/Os, never because all of --size was done once. Random offsets may repeat (fio's norandommap). The jobs of a
-  sequential pattern each go round their own equal slice of --size. The result is one for all jobs, as with
-  fio's group_reporting. The first I/O that fails ends the run, unless --continue_on_error is given.
+  The default pattern is randread, and the depth is per job and per target. A run ends by time or by number
+  of I/Os, never because all of --size was done once. Random offsets may repeat (fio's norandommap). The jobs
+  of a sequential pattern each go round their own equal slice of --size. The result is one for all jobs, as
+  with fio's group_reporting. The first I/O that fails ends the run, unless --continue_on_error is given.
 ";

@@ -156,8 +156,8 @@ impl DeviceOutcome {
 
 fn stalled(plan: &Plan, target: &str, unanswered: u64) -> String {
     format!(
-        "{target} completed nothing for {}: {unanswered} I/Os are outstanding and are not counted; if it is only \
-         slow, use a longer --io_timeout",
+        "{target} completed nothing for {}: {unanswered} I/Os are outstanding and are not counted; if it is \
+         only slow, use a longer --io_timeout",
         crate::units::duration_text(plan.options.io_timeout)
     )
 }

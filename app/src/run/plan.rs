@@ -136,8 +136,8 @@ fn depth(options: &RunOptions, opened: &[Opened]) -> anyhow::Result<u32> {
         None => Ok(IODEPTH_DEFAULT.min(max)),
         Some(depth) if depth <= max => Ok(depth),
         Some(depth) => Err(usage(format!(
-            "--iodepth {depth} is more than the {max} commands that a queue of {} can hold; use --iodepth {max} \
-             or less, and --numjobs for more queues",
+            "--iodepth {depth} is more than the {max} commands that a queue of {} can hold; use \
+             --iodepth {max} or less, and --numjobs for more queues",
             shallowest.target
         ))),
     }
@@ -148,7 +148,8 @@ fn device(options: &RunOptions, opened: Opened, depth: u32) -> anyhow::Result<De
     let granted = opened.controller.queue_pairs_max();
     if u32::from(options.numjobs) > granted {
         return Err(usage(format!(
-            "--numjobs {} needs as many queue pairs, and {target} has {granted}; use --numjobs {granted} or less",
+            "--numjobs {} needs as many queue pairs, and {target} has {granted}; use --numjobs {granted} \
+             or less",
             options.numjobs
         )));
     }
@@ -201,7 +202,8 @@ fn region(options: &RunOptions, opened: &Opened, block_bytes: u64) -> anyhow::Re
     }
     if size < bs {
         return Err(usage(format!(
-            "--bs {} does not fit into the {} that are used of {target}; use a smaller --bs or a larger --size",
+            "--bs {} does not fit into the {} that are used of {target}; use a smaller --bs or a larger \
+             --size",
             size_option(bs),
             size_text(size)
         )));

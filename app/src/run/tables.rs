@@ -19,7 +19,8 @@ impl<T: Serialize> Serialize for Entries<T> {
     }
 }
 
-/// How many of 100 I/Os took so long: up to the number of units that a key names, and more than the one before.
+/// How many of 100 I/Os took so long: up to the number of units that a key names, and more than the one
+/// before.
 pub(super) fn latency_tables(latencies: &Latencies) -> [Entries<f64>; 3] {
     let mut low = 0;
     let mut table = |unit_ns: u64, bounds: &[u64]| {

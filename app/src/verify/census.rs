@@ -1,9 +1,9 @@
 //! What the blocks of a namespace are, counted one by one, and whether they can be what a run left behind.
 //!
-//! A run flushes between its passes. So if any block is of generation G, all passes before G were complete and
-//! durable: every block is then of the latest generation before G that writes it, or of G itself. A block that
-//! is older is a write that was lost, however good it looks. This needs no record but the blocks, and holds
-//! after a crash as it does after an orderly end.
+//! A run flushes between its passes. So if any block is of generation G, all passes before G were complete
+//! and durable: every block is then of the latest generation before G that writes it, or of G itself. A block
+//! that is older is a write that was lost, however good it looks. This needs no record but the blocks, and
+//! holds after a crash as it does after an orderly end.
 
 use std::collections::BTreeMap;
 
@@ -124,8 +124,9 @@ impl Census {
             let Some((&last, _)) = run.generations.last_key_value() else { continue };
             if last > run.allows.0 {
                 sentences.push(format!(
-                    "a write was lost: block {} is of generation {} and was to be written again by generation {}, \
-                     but blocks of generation {last} of seed {seed} exist, which was begun only when that was durable",
+                    "a write was lost: block {} is of generation {} and was to be written again by \
+                     generation {}, but blocks of generation {last} of seed {seed} exist, which was begun \
+                     only when that was durable",
                     run.allows.1.lba, run.allows.1.generation, run.allows.0
                 ));
             }
@@ -135,8 +136,9 @@ impl Census {
         }
         if let (Some(seed), Some(lba)) = (past_first.first(), self.first_unwritten) {
             sentences.push(format!(
-                "{} blocks were never written, the first is block {lba}, but seed {seed} is past its first pass, \
-                 which writes every block; if only a part was verified, name it with --offset and --size",
+                "{} blocks were never written, the first is block {lba}, but seed {seed} is past its first \
+                 pass, which writes every block; if only a part was verified, name it with --offset \
+                 and --size",
                 self.zeros + self.foreign
             ));
         }

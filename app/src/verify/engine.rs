@@ -1,8 +1,8 @@
 //! Moves pieces between the device and memory, many at once, and hands each to its check.
 //!
 //! Before a read, memory is poisoned: a device that says "done" and transfers nothing is found out, and one
-//! that writes outside of where it was told to, within a page before or after, too. Now and then a buffer starts
-//! at an odd multiple of 4 bytes, which NVMe allows and drivers get wrong.
+//! that writes outside of where it was told to, within a page before or after, too. Now and then a buffer
+//! starts at any multiple of 4 bytes, which NVMe allows and drivers get wrong.
 
 use std::time::{Duration, Instant};
 
@@ -198,8 +198,8 @@ impl Engine {
     fn check_silence(&self, since: Instant) -> anyhow::Result<()> {
         if since.elapsed() > self.io_timeout {
             bail!(
-                "the device completed nothing for {}: {} requests are outstanding; if it is only slow, use a longer \
-                 --io_timeout",
+                "the device completed nothing for {}: {} requests are outstanding; if it is only slow, use a \
+                 longer --io_timeout",
                 crate::units::duration_text(self.io_timeout),
                 self.queue.outstanding()
             );

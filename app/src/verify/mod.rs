@@ -1,11 +1,11 @@
 //! `nvme-perf verify`: writes blocks that say what they are, reads them back, and checks every one.
 //!
 //! ```text
-//!   options ── passes (which blocks, which transfers) ── engine ── tasks ── block (format) ──▶ census ── report
+//!   options ── passes (which blocks when) ── engine ── tasks ── block (format) ──▶ census ── report
 //! ```
 //!
-//! The format of the blocks is defined in [`block`]; nothing else is kept, so that a later `--check-only` needs
-//! only the device.
+//! The format of the blocks is defined in [`block`]; nothing else is kept, so that a later `--check-only`
+//! needs only the device.
 
 mod block;
 mod census;
@@ -219,8 +219,8 @@ impl Meter {
 /// A seed that no run before has had.
 fn fresh_seed() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    // The low 64 bits of the nanoseconds are enough until the year 2554. 53 bits are what every reader of JSON
-    // keeps.
+    // The low 64 bits of the nanoseconds are enough until the year 2554. 53 bits are what every reader of
+    // JSON keeps.
     let nanos = u64::try_from(now.as_nanos()).unwrap_or(0);
     mix(nanos ^ u64::from(std::process::id()).rotate_left(40)) >> 11
 }

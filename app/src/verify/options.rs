@@ -39,11 +39,13 @@ pub(crate) struct VerifyOptions {
     pub(crate) bsrange: Option<(u64, u64)>,
 
     /// How many transfers are outstanding at once.
-    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=65_535))]
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub(crate) iodepth: u32,
 
     /// How many passes: the first writes every block, each later one about half of them again.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=GENERATIONS_MAX))]
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=GENERATIONS_MAX))]
     pub(crate) generations: u64,
 
     /// The part of the namespace, as a size or a percentage [default: all from the offset on]
@@ -130,8 +132,8 @@ impl VerifyOptions {
         if count > rest || count == 0 {
             let most = size_option(rest * block_bytes);
             return Err(usage(format!(
-                "--size must name at least a block and end within the namespace, which has {}; from this offset \
-                 on, use --size {most} or less",
+                "--size must name at least a block and end within the namespace, which has {}; from this \
+                 offset on, use --size {most} or less",
                 size_text(whole)
             )));
         }
@@ -164,9 +166,9 @@ Examples:
   nvme-perf verify 0000:01:00.0 --allow-write --generations 5 --size 10g
   nvme-perf verify 0000:01:00.0 --check-only               later: after a power cut, on another machine
 
-Every block carries its number, a generation, the run's seed and a checksum, so that --check-only needs nothing
-but the device. After a crash in the middle of a write, a block may be old or new; a block that is anything else,
-or older than a flush allows, is wrong. Exit status 0 only if every block is right.
+Every block carries its number, a generation, the run's seed and a checksum, so that --check-only needs
+nothing but the device. After a crash in the middle of a write, a block may be old or new; a block that is
+anything else, or older than a flush allows, is wrong. Exit status 0 only if every block is right.
 ";
 
 #[cfg(test)]

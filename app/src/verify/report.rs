@@ -112,7 +112,9 @@ impl Report {
         let generations: Vec<_> = self
             .census
             .generations()
-            .map(|(seed, generation, blocks)| json!({ "seed": seed, "generation": generation, "blocks": blocks }))
+            .map(|(seed, generation, blocks)| {
+                json!({ "seed": seed, "generation": generation, "blocks": blocks })
+            })
             .collect();
         let first_wrong = self.census.first_wrong().map(|(lba, what)| json!({ "lba": lba, "what": what }));
         json!({
