@@ -58,8 +58,10 @@ pub struct EmulatorConfig {
     pub timeout_500ms: u8,
     /// CRTO.CRWMT, in units of 500 ms; `None` is the same as CAP.TO.
     pub crto_500ms: Option<u16>,
-    /// How long enabling and disabling take.
+    /// How long it takes from CC.EN = 1 to CSTS.RDY = 1. May be longer than CAP.TO and CRTO promise.
     pub ready: Progress,
+    /// How long it takes from CC.EN = 0 to CSTS.RDY = 0. Memory is left alone at once in any case.
+    pub disable_delay: Duration,
     /// How long a shutdown takes.
     pub shutdown: Progress,
     /// RTD3E: what the controller says that a shutdown takes at most, in microseconds.
@@ -205,6 +207,7 @@ impl Default for EmulatorConfig {
             timeout_500ms: 20,
             crto_500ms: None,
             ready: Progress::After(Duration::ZERO),
+            disable_delay: Duration::ZERO,
             shutdown: Progress::After(Duration::ZERO),
             shutdown_latency_us: 2_000_000,
             contiguous_queues: Toggle::On,

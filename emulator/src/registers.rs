@@ -27,6 +27,7 @@ pub(crate) struct Registers {
     subsystem_reset_occurred: bool,
     pub(crate) fatal: Option<&'static str>,
     ready: Progress,
+    disable_delay: Duration,
     shutdown_time: Progress,
     /// What `state`, `shutdown` and `fatal` come to, kept for the hot path by `settle`.
     is_processing: bool,
@@ -100,6 +101,7 @@ impl Registers {
             subsystem_reset_occurred: false,
             fatal: None,
             ready: config.ready,
+            disable_delay: config.disable_delay,
             shutdown_time: config.shutdown,
             is_processing: false,
             has_timer: false,
@@ -281,9 +283,10 @@ impl Registers {
         self.fatal = None;
         self.shutdown = Shutdown::None;
         // Nothing is accessed any more from here on; readiness may take its time to fall.
-        self.state = match self.ready {
-            Progress::After(time) if was_ready && !time.is_zero() => State::Disabling(now.after(time)),
-            _ => State::Disabled,
+        self.state = if was_ready && !self.disable_delay.is_zero() {
+            State::Disabling(now.after(self.disable_delay))
+        } else {
+            State::Disabled
         };
         Effect::Reset
     }

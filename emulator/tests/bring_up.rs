@@ -43,7 +43,7 @@ fn registers_say_what_was_configured() {
 
 #[test]
 fn readiness_comes_when_it_is_due_and_falls_with_enable() {
-    let mut host = cold("ready_delay=200ms");
+    let mut host = cold("ready_delay=200ms,disable_delay=30ms");
     host.start();
     assert!(!host.csts().ready());
     host.clock.advance(Duration::from_millis(199));
@@ -51,8 +51,9 @@ fn readiness_comes_when_it_is_due_and_falls_with_enable() {
     host.clock.advance(Duration::from_millis(1));
     assert!(host.csts().ready());
     host.disable();
+    host.clock.advance(Duration::from_millis(29));
     assert!(host.csts().ready(), "falls later");
-    host.clock.advance(Duration::from_millis(200));
+    host.clock.advance(Duration::from_millis(1));
     assert!(!host.csts().ready());
 
     let mut host = cold("never_ready=on");

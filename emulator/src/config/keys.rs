@@ -111,6 +111,7 @@ pub(super) const CONTROLLER_KEYS: &[Key] = keys! {
         set(&mut d.config.crto_500ms, small(halves(v), 65_535).map(Some))
     };
     "ready_delay", PROGRESS, "200ms", |d, v| set(&mut d.config.ready, progress(v));
+    "disable_delay", DURATION, "200ms", |d, v| set(&mut d.config.disable_delay, parse_duration(v));
     "never_ready", TOGGLE, "on", |d, v| {
         if toggle(v)?.is_on() {
             d.config.ready = Progress::Never;
