@@ -17,6 +17,7 @@
 
 mod bytes;
 mod place;
+mod programs;
 mod random;
 mod rig;
 mod scenario;
@@ -24,6 +25,7 @@ mod scenarios;
 mod traps;
 
 pub use place::Place;
+pub use programs::{program, workspace};
 pub use random::Random;
 pub use rig::Rig;
 pub use scenario::{Needs, Scenario, run_in_process, run_on};
