@@ -47,6 +47,7 @@ pub(crate) struct Line {
     pub(crate) registers: Registers,
     pub(crate) clock: Clock,
     pub(crate) timeout: Duration,
+    pub(crate) generations: Generations,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -82,7 +83,7 @@ impl Admin {
             sq,
             cq,
             ids: CommandIds::new(depth),
-            layout: CidLayout::new(depth, Generations::On),
+            layout: CidLayout::new(depth, line.generations),
             slots: (0..depth).map(|_| AdminSlot { generation: 0, use_of: Use::Free }).collect(),
             data: Arc::new(data),
             events: VecDeque::with_capacity(EVENTS_KEPT_MAX),
@@ -165,7 +166,7 @@ impl Admin {
     }
 
     fn wait(&mut self, command: &'static str, slot: SlotIndex) -> Result<CompletionEntry, ControllerError> {
-        let Line { clock, registers, timeout } = self.line.clone();
+        let Line { clock, registers, timeout, .. } = self.line.clone();
         let deadline = clock.deadline(timeout);
         loop {
             let late = deadline.passed(&clock);

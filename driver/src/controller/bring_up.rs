@@ -39,6 +39,7 @@ impl Shared {
         let of_controller = identify.transfer_bytes_max(device.cap.page_bytes_min()).unwrap_or(u64::MAX);
         Ok(Self::new(SharedParts {
             clock: options.clock.clone(),
+            generations: options.generations,
             transfer_bytes_max: of_controller.min(options.transfer_bytes_max),
             identify,
             doorbells,
@@ -71,7 +72,12 @@ fn start(
     let entries = u32::from(ADMIN_ENTRIES);
     let sq = SubmissionRing::new(ring(usize::from(ADMIN_ENTRIES) * 64)?, entries, sq_doorbell);
     let cq = CompletionRing::new(ring(usize::from(ADMIN_ENTRIES) * 16)?, entries, cq_doorbell);
-    let line = Line { registers: registers.clone(), clock, timeout: options.admin_timeout };
+    let line = Line {
+        registers: registers.clone(),
+        clock,
+        timeout: options.admin_timeout,
+        generations: options.generations,
+    };
     let admin = Admin::new(sq, cq, space.allocate(4096)?, line);
     let (sq_iova, cq_iova) = admin.ring_addresses();
     let parts = DeviceParts { transport, registers, cap, version, space, page_bytes, attachment, admin };

@@ -8,6 +8,7 @@ use doorbell_spec::{Clock, Transport};
 
 use super::{Controller, Shared, open};
 use crate::error::ControllerError;
+use crate::queue::Generations;
 use crate::target::Target;
 
 /// Options of [`Controller::open`], as a builder.
@@ -29,6 +30,7 @@ pub struct ControllerOptions {
     pub(super) queue_pairs: u16,
     pub(super) transfer_bytes_max: u64,
     pub(super) admin_timeout: Duration,
+    pub(super) generations: Generations,
 }
 
 impl ControllerOptions {
@@ -42,6 +44,7 @@ impl ControllerOptions {
             queue_pairs: 64,
             transfer_bytes_max: 2 << 20,
             admin_timeout: Duration::from_secs(10),
+            generations: Generations::On,
         }
     }
 
@@ -78,6 +81,14 @@ impl ControllerOptions {
     #[must_use]
     pub fn admin_timeout(mut self, timeout: Duration) -> Self {
         self.admin_timeout = timeout;
+        self
+    }
+
+    /// Whether command identifiers carry a generation, on all queues. [`Generations::Off`] is for a device
+    /// that needs identifiers below the queue's depth.
+    #[must_use]
+    pub fn generations(mut self, generations: Generations) -> Self {
+        self.generations = generations;
         self
     }
 

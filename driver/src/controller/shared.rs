@@ -15,12 +15,14 @@ use super::device::{Device, lock};
 use crate::buffer::Buffer;
 use crate::error::ControllerError;
 use crate::namespace::{ControllerId, Namespace};
+use crate::queue::Generations;
 
 /// A controller that is up.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) id: ControllerId,
     pub(crate) clock: Clock,
+    pub(crate) generations: Generations,
     pub(crate) identify: Box<IdentifyController>,
     pub(crate) transfer_bytes_max: u64,
     pub(crate) doorbells: Doorbells,
@@ -49,6 +51,7 @@ enum QueueUse {
 #[derive(Debug)]
 pub(super) struct SharedParts {
     pub(super) clock: Clock,
+    pub(super) generations: Generations,
     pub(super) identify: Box<IdentifyController>,
     pub(super) transfer_bytes_max: u64,
     pub(super) doorbells: Doorbells,
@@ -63,6 +66,7 @@ impl Shared {
         Arc::new(Self {
             id: parts.id,
             clock: parts.clock,
+            generations: parts.generations,
             identify: parts.identify,
             transfer_bytes_max: parts.transfer_bytes_max,
             doorbells: parts.doorbells,

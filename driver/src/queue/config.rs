@@ -2,8 +2,6 @@
 
 use doorbell_spec::Clock;
 
-use super::ids::Generations;
-
 /// The configuration of a queue pair. `QueueConfig::default()` suits most.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -17,8 +15,6 @@ pub struct QueueConfig {
     pub interrupt_vector: Option<u16>,
     /// The clock that latencies are measured with; `None` is the controller's.
     pub clock: Option<Clock>,
-    /// Whether command identifiers carry a generation.
-    pub generations: Generations,
 }
 
 /// How the I/O classes share a queue, as parts of its depth while both want it.
@@ -48,7 +44,6 @@ impl Default for QueueConfig {
             class_weights: ClassWeights { sync: 1, r#async: 1 },
             interrupt_vector: None,
             clock: None,
-            generations: Generations::On,
         }
     }
 }

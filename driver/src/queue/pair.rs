@@ -92,6 +92,7 @@ pub(crate) struct QueueParts {
 
 impl QueuePair {
     pub(crate) fn new(parts: QueueParts) -> Self {
+        let generations = parts.shared.generations;
         let depth = parts.depth;
         Self {
             shared: parts.shared,
@@ -105,7 +106,7 @@ impl QueuePair {
             cq: parts.cq,
             lists: parts.lists,
             ids: CommandIds::new(depth),
-            layout: CidLayout::new(depth, parts.config.generations),
+            layout: CidLayout::new(depth, generations),
             batch: IdBatch::default(),
             slots: (0..depth).map(|_| Slot::new()).collect(),
             splits: Splits::new(depth),

@@ -75,7 +75,6 @@ fn closing_answers_every_request_once() {
     }
 }
 
-/// A poll of a failed controller answered more than its budget.
 #[test]
 fn a_failed_controller_answers_everything_within_budgets() {
     let rig = rig("size=16M,mdts=1");

@@ -188,23 +188,20 @@ fn run(seed: u64) {
     let most = random.pick(&[4096, 16 << 10, 2 << 20, 8 << 20]);
     let config = format!("size=1G,backend=null,mdts={mdts},noiob={noiob},lba={lba},latency={latency}");
     let space = space();
-    let rig = rig_in(&config, &space, &ControllerOptions::new().transfer_bytes_max(most));
-    let fault = Match { point: Point::Io, probability: 0.1, seed, ..Match::default() };
-    rig.device.faults().arm(Rule::new(
-        fault,
-        random.pick(&[
-            Action::Status(Status::INTERNAL_ERROR),
-            Action::Delay(Duration::from_millis(3)),
-            Action::Duplicate,
-        ]),
-    ));
-    let depth = random.pick(&[1, 1, 2, 3, 31, 32, 33, 64, 65, 130]);
-    let mut config = QueueConfig::with_depth(depth);
+    let fault = random.pick(&[
+        Action::Status(Status::INTERNAL_ERROR),
+        Action::Delay(Duration::from_millis(3)),
+        Action::Duplicate,
+    ]);
     // A completion that comes twice is told from a current one by its generation alone.
-    let on_or_off = if random.one_in(3) { Generations::Off } else { Generations::On };
-    let twice = rig.device.faults().counts().iter().any(|(rule, _)| rule.action == Action::Duplicate);
-    config.generations = if twice { Generations::On } else { on_or_off };
-    let mut queue = rig.controller.create_queue(config).expect("a queue");
+    let is_off = fault != Action::Duplicate && random.one_in(3);
+    let generations = if is_off { Generations::Off } else { Generations::On };
+    let options = ControllerOptions::new().transfer_bytes_max(most).generations(generations);
+    let rig = rig_in(&config, &space, &options);
+    let matches = Match { point: Point::Io, probability: 0.1, seed, ..Match::default() };
+    rig.device.faults().arm(Rule::new(matches, fault));
+    let depth = random.pick(&[1, 1, 2, 3, 31, 32, 33, 64, 65, 130]);
+    let mut queue = rig.controller.create_queue(QueueConfig::with_depth(depth)).expect("a queue");
     let pools = [space.pool(4096, 100).expect("memory"), space.pool(96 << 10, 20).expect("memory")];
     let namespace = rig.controller.namespace(Nsid(1)).expect("a namespace");
     let outstanding = BTreeMap::new();

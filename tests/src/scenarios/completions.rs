@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use doorbell::{Buffer, Generations, IoError, Lba, QueueConfig, Request};
+use doorbell::{Buffer, Generations, IoError, Lba, Request};
 use doorbell_emulator::Emulator;
 use doorbell_emulator::fault::{Action, Match, Point, Rule};
 use doorbell_spec::Status;
