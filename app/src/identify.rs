@@ -111,8 +111,9 @@ fn namespace_table(namespace: &Namespace, data: &IdentifyNamespace) -> String {
         ),
     );
     table.pair("  in use", format!("{} blocks", grouped(data.used)));
-    let formats: Vec<_> = formats(data).map(|(index, format)| format_text(data, index, format)).collect();
-    table.pair("  formats", formats.join("; "));
+    for (row, (index, format)) in formats(data).enumerate() {
+        table.pair(if row == 0 { "  formats" } else { "" }, format_text(data, index, format));
+    }
     let units = namespace.atomic_units();
     table.pair(
         "  atomic units",

@@ -78,25 +78,27 @@ impl Lane {
         while !self.idle.is_empty() && submitted < quota {
             let left = usize::try_from(quota - submitted).unwrap_or(usize::MAX);
             let count = self.idle.len().min(self.batch).min(left);
-            let done = self.submit(part, count)?;
+            let (done, refusal) = self.submit(part, count);
             submitted += done as u64;
             self.in_flight += done;
             tally.submit_levels.add(done as u64, 1);
             tally.depth_levels.add(self.in_flight as u64, done as u64);
-            if done < count {
-                break;
+            match refusal {
+                None => {}
+                Some(SubmitError::QueueFull) => break,
+                Some(error) => return Err(error),
             }
         }
         Ok(submitted)
     }
 
-    /// One plug. Answers how many the queue took.
+    /// One plug. Answers how many the queue took, and why it did not take the next.
     #[inline]
-    fn submit(&mut self, part: Part, count: usize) -> Result<usize, SubmitError> {
+    fn submit(&mut self, part: Part, count: usize) -> (usize, Option<SubmitError>) {
         let Self { queue, namespace, offsets, held, idle, .. } = self;
         let mut plug = queue.plug(u32::try_from(count).unwrap_or(u32::MAX));
         for done in 0..count {
-            let Some(buffer) = idle.pop() else { return Ok(done) };
+            let Some(buffer) = idle.pop() else { return (done, None) };
             let io = held.take().unwrap_or_else(|| offsets.next());
             let request = match io.direction {
                 Direction::Read => Request::read(namespace, io.lba, buffer),
@@ -107,10 +109,10 @@ impl Lane {
                     idle.push(buffer);
                 }
                 *held = Some(io);
-                return if rejected.error == SubmitError::QueueFull { Ok(done) } else { Err(rejected.error) };
+                return (done, Some(rejected.error));
             }
         }
-        Ok(count)
+        (count, None)
     }
 
     /// Deletes the queue pair. What the device has answered until then is counted.

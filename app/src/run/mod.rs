@@ -41,7 +41,7 @@ use plan::{Device, Plan};
 
 /// Runs and writes the result.
 pub(crate) fn run(options: &RunOptions) -> anyhow::Result<()> {
-    let plan = Plan::make(options)?;
+    let mut plan = Plan::make(options)?;
     let mut jobs = Vec::with_capacity(usize::from(options.numjobs));
     let control = Arc::new(Control::new(Interrupt::install()?));
     let clock = Clock::monotonic();
@@ -57,6 +57,7 @@ pub(crate) fn run(options: &RunOptions) -> anyhow::Result<()> {
             clock: clock.clone(),
         });
     }
+    plan.note_memory();
     let mut output = Output::open(options.output.as_deref())?;
     let live: Vec<_> = jobs.iter().map(|job| Arc::clone(&job.live)).collect();
     let (ended, is_ended) = mpsc::channel();

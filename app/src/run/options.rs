@@ -65,7 +65,7 @@ pub(crate) struct RunOptions {
     #[arg(long, value_name = "TIME", value_parser = parse_positive_duration)]
     pub(crate) runtime: Option<Duration>,
 
-    /// End each job after so many I/Os.
+    /// End each job after so many I/Os, or after --runtime if that is given and comes first.
     #[arg(
         long = "number_ios",
         alias = "number-ios",

@@ -142,7 +142,7 @@ impl DeviceOutcome {
             submission_doorbells: 0,
             completion_doorbells: 0,
             queue_pairs: 0,
-            memory: Memory::of(opened.controller.space()),
+            memory: device.memory.clone(),
         }
     }
 

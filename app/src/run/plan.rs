@@ -9,6 +9,7 @@ use doorbell::{Controller, ControllerOptions, DmaSpace, DmaSpaceConfig, Lba, Tar
 use super::offsets::{Offsets, Region};
 use super::options::{IODEPTH_DEFAULT, RUNTIME_DEFAULT, RunOptions};
 use crate::failure::usage;
+use crate::memory::Memory;
 use crate::random::Random;
 use crate::target::{Intent, Leave, Opened, check_leave, open};
 use crate::units::{Amount, duration_text, size_option, size_text};
@@ -31,6 +32,8 @@ pub(crate) struct Device {
     pub(crate) region: Region,
     /// Commands of a queue pair: more than the depth where an I/O takes several.
     pub(crate) queue_depth: u32,
+    /// What buffers and rings are made of, as far as there are any.
+    pub(crate) memory: Memory,
 }
 
 impl Plan {
@@ -88,6 +91,13 @@ impl Plan {
             ))
         })?;
         Ok(Offsets::sequential(slice, percent, random))
+    }
+
+    /// Looks at the memory again, when all of it has been allocated.
+    pub(crate) fn note_memory(&mut self) {
+        for device in &mut self.devices {
+            device.memory = Memory::of(device.opened.controller.space());
+        }
     }
 
     /// The run in words: `randread, 4 KiB, depth 128, 1 job, 5 s`.
@@ -163,7 +173,8 @@ fn device(options: &RunOptions, opened: Opened, depth: u32) -> anyhow::Result<De
     }
     let region = region(options, &opened, block_bytes)?;
     let queue_depth = queue_depth(&opened.controller, options.bs, depth);
-    Ok(Device { opened, region, queue_depth })
+    let memory = Memory::of(opened.controller.space());
+    Ok(Device { opened, region, queue_depth, memory })
 }
 
 /// The part of the namespace that `--offset` and `--size` name.

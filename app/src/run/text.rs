@@ -18,7 +18,10 @@ pub(crate) fn text(plan: &Plan, outcome: &Outcome) -> String {
     let mut text = format!("{}\n", plan.title());
     for device in &outcome.devices {
         line(&mut text, format_args!("  {}  {}, {}", device.target, device.model, device.namespace));
-        line(&mut text, format_args!("  memory: {}", device.memory.text()));
+    }
+    // Several devices share one space.
+    if let Some(first) = outcome.devices.first() {
+        line(&mut text, format_args!("  memory: {}", first.memory.text()));
     }
     for (direction, name) in [(Direction::Read, "read"), (Direction::Write, "write")] {
         if outcome.tally.of(direction).count() > 0 {
@@ -43,10 +46,10 @@ fn section(plan: &Plan, outcome: &Outcome, direction: Direction, name: &str) -> 
     line(
         &mut text,
         format_args!(
-            "{name}: {} IOPS, {:.0} MiB/s ({:.0} MB/s), {} I/Os in {:.2} s",
+            "{name}: {} IOPS, {} MiB/s ({} MB/s), {} I/Os in {:.2} s",
             grouped(iops.round() as u64),
-            bandwidth / 1_048_576.0,
-            bandwidth / 1e6,
+            rate_text(bandwidth / 1_048_576.0),
+            rate_text(bandwidth / 1e6),
             grouped(latencies.count()),
             outcome.elapsed.as_secs_f64()
         ),
@@ -64,6 +67,11 @@ fn section(plan: &Plan, outcome: &Outcome, direction: Direction, name: &str) -> 
     text.push_str(&percentiles(latencies));
     text.push_str(&picture(latencies));
     text
+}
+
+/// Whole numbers, but a small one with a decimal.
+fn rate_text(rate: f64) -> String {
+    if rate < 100.0 { format!("{rate:.1}") } else { format!("{rate:.0}") }
 }
 
 /// Six percentiles a line.

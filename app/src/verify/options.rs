@@ -23,7 +23,7 @@ pub(crate) struct VerifyOptions {
     pub(crate) target: Target,
 
     /// Write nothing: check what an earlier run has left, also one that was cut off.
-    #[arg(long, alias = "check_only", conflicts_with_all = ["generations", "allow_write"])]
+    #[arg(long, alias = "check_only", conflicts_with = "generations")]
     pub(crate) check_only: bool,
 
     /// With --check-only: a block that was never written is wrong, too.
