@@ -13,7 +13,7 @@
 //! * After each scenario the software controller must have seen no access to memory that is not mapped and
 //!   nothing that a host must not do.
 //!
-//! [`TRAPS`] says which test belongs to which fault that a driver of this kind once had.
+//! [`traps`] says which test belongs to which fault that a driver of this kind once had.
 
 mod bytes;
 mod place;
@@ -30,4 +30,4 @@ pub use random::Random;
 pub use rig::Rig;
 pub use scenario::{Needs, Scenario, run_in_process, run_on};
 pub use scenarios::all;
-pub use traps::{TRAPS, Trap};
+pub use traps::{Trap, traps};
