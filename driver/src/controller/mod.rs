@@ -11,6 +11,7 @@ mod features;
 mod identify;
 mod open;
 mod options;
+mod outside;
 mod queues;
 mod registers;
 mod shared;
@@ -29,6 +30,7 @@ use crate::queue::{QueueConfig, QueuePair};
 pub use events::ControllerEvent;
 pub use features::WriteCache;
 pub use options::ControllerOptions;
+use outside::Outside;
 pub(crate) use shared::{Parked, QueueEnd, Shared};
 
 /// An NVMe controller that this process drives.
@@ -39,6 +41,7 @@ pub(crate) use shared::{Parked, QueueEnd, Shared};
 #[derive(Debug)]
 pub struct Controller {
     shared: Arc<Shared>,
+    outside: Outside,
 }
 
 impl Controller {
@@ -159,10 +162,13 @@ impl Controller {
         self.shared.device.transport.interrupt_vectors()
     }
 
-    /// The transport below: for what this type has no call for, such as interrupts.
+    /// The transport below: for what this type has no call for, such as reading registers or interrupts.
+    ///
+    /// It refuses whatever changes what the device does with memory: writing registers, doorbells, mappings,
+    /// bus mastering, a reset. Events come from [`poll_event`](Controller::poll_event) alone.
     #[must_use]
     pub fn transport(&self) -> &dyn doorbell_spec::Transport {
-        &*self.shared.device.transport
+        &self.outside
     }
 
     /// Notifies the controller of the shutdown, waits for it (at most RTD3E) and disables it.

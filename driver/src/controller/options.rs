@@ -6,6 +6,7 @@ use std::time::Duration;
 use doorbell_hugepages::{DmaSpace, DmaSpaceConfig};
 use doorbell_spec::{Clock, Transport};
 
+use super::outside::Outside;
 use super::{Controller, Shared, open};
 use crate::error::ControllerError;
 use crate::queue::Generations;
@@ -113,7 +114,8 @@ impl ControllerOptions {
                 DmaSpace::new(DmaSpaceConfig::default().with_numa_node(node))
             }
         };
-        Ok(Controller { shared: Shared::bring_up(transport, space, self)? })
+        let outside = Outside(Arc::clone(&transport));
+        Ok(Controller { shared: Shared::bring_up(transport, space, self)?, outside })
     }
 }
 
