@@ -1,0 +1,244 @@
+//! A device that says anything. It can make requests fail and controllers fail, and nothing worse: no panic,
+//! no endless wait, no memory that is freed under it, and every accepted request answered once.
+
+mod admin;
+mod device;
+mod memory;
+mod random;
+
+use std::collections::BTreeSet;
+use std::panic::{catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use doorbell::{
+    Blocks, Buffer, BufferRange, Clock, Completion, Controller, ControllerError, ControllerOptions, DmaPool,
+    DmaSpace, DmaSpaceConfig, Generations, HugePolicy, IoError, Lba, Namespace, QueueConfig, QueuePair,
+    Request,
+};
+
+use device::Hostile;
+use random::Random;
+
+/// A caller that keeps to the rules, and what it knows.
+struct Caller {
+    random: Random,
+    namespaces: Vec<Namespace>,
+    pool: DmaPool,
+    next: u64,
+    outstanding: BTreeSet<u64>,
+    parked: usize,
+}
+
+impl Caller {
+    fn request(&mut self) -> Option<Request> {
+        let namespace = self.random.pick(&self.namespaces);
+        let lba = Lba(match self.random.below(3) {
+            0 => 0,
+            1 => self.random.below(namespace.blocks()),
+            _ => namespace.blocks() - 1,
+        });
+        self.next += 1;
+        let blocks = Blocks(u32::try_from(1 + self.random.below(100_000)).expect("small"));
+        let request = match self.random.below(6) {
+            0 => Request::flush(&namespace),
+            1 => Request::write_zeroes(&namespace, lba, blocks),
+            2 => Request::deallocate(&namespace, &[(lba, Blocks(1))], self.pool.take()?).ok()?,
+            3 => {
+                let pieces = [self.pool.take()?, self.pool.take()?];
+                let half = |block| BufferRange::new(block, 0, 64 << 10).expect("inside");
+                Request::write(&namespace, lba, pieces.map(half).into_iter().collect::<Vec<_>>())
+            }
+            4 => Request::write(&namespace, lba, self.pool.take()?),
+            _ => Request::read(&namespace, lba, self.pool.take()?),
+        };
+        Some(request.user_data(self.next))
+    }
+
+    /// Notes what a completion is; a request that failed with its controller comes without its buffer.
+    fn ended(&mut self, completion: &Completion) {
+        assert!(self.outstanding.remove(&completion.user_data), "answered twice, or never asked");
+        if completion.result == Err(IoError::ControllerFailed) {
+            assert!(matches!(completion.buffer, Buffer::None), "the device may still write it");
+            self.parked += 1;
+        }
+    }
+
+    fn poll(&mut self, queue: &mut QueuePair) {
+        let budget = self.random.pick(&[1, 3, 64, usize::MAX]);
+        let mut answered = 0;
+        let completed = queue.poll(budget, |plug, completion| {
+            answered += 1;
+            self.ended(&completion);
+            drop(completion);
+            if self.random.one_in(2)
+                && let Some(request) = self.request()
+                && plug.submit(request).is_ok()
+            {
+                self.outstanding.insert(self.next);
+            }
+        });
+        assert!(completed == answered && completed <= budget);
+    }
+
+    fn act(&mut self, device: &Hostile, clock: &Clock, controller: &Controller, queue: &mut QueuePair) {
+        match self.random.below(8) {
+            0..3 => {
+                let mut plug = queue.plug(u32::try_from(self.random.below(9)).expect("small"));
+                for _ in 0..self.random.below(9) {
+                    if let Some(request) = self.request()
+                        && plug.submit(request).is_ok()
+                    {
+                        self.outstanding.insert(self.next);
+                    }
+                }
+            }
+            3..5 => self.poll(queue),
+            5 => clock.advance(Duration::from_micros(self.random.below(30_000))),
+            6 if self.random.one_in(8) => drop(controller.poll_event()),
+            6 if self.random.one_in(8) => drop(controller.health()),
+            _ => device.step(),
+        }
+        assert_eq!(queue.outstanding(), self.outstanding.len());
+    }
+
+    /// The queue's end: closed, dropped, or answered after the device has died.
+    fn end(&mut self, device: &Hostile, clock: &Clock, mut queue: QueuePair) {
+        match self.random.below(3) {
+            0 => drop(queue.close(|completion| self.ended(&completion))),
+            1 => {
+                drop(queue);
+                self.outstanding.clear();
+            }
+            _ => {
+                let mut state = device.state.lock().expect("one thread");
+                state.is_mute = true;
+                match self.random.below(2) {
+                    0 => state.is_removed = true,
+                    _ => state.is_fatal = true,
+                }
+                drop(state);
+                let is_noisy = self.random.one_in(2);
+                for _ in 0..2000 {
+                    clock.advance(Duration::from_millis(1));
+                    if is_noisy {
+                        device.flood();
+                    }
+                    self.poll(&mut queue);
+                    if self.outstanding.is_empty() {
+                        break;
+                    }
+                }
+                assert_eq!(queue.outstanding(), self.outstanding.len());
+            }
+        }
+        assert_eq!(self.outstanding, BTreeSet::new(), "these were never answered");
+    }
+}
+
+/// How far a run came, to see that the runs are worth their time.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Clone, Copy)]
+enum Reached {
+    Nothing,
+    Controller,
+    Queue,
+    Completions,
+}
+
+fn options(device: &Arc<Hostile>, space: &DmaSpace, clock: &Clock) -> Result<Controller, ControllerError> {
+    let transport = Arc::<Hostile>::clone(device);
+    let generations =
+        device.state.lock().expect("one thread").random.pick(&[Generations::On, Generations::Off]);
+    ControllerOptions::new().generations(generations).space(space).clock(clock).open_transport(transport)
+}
+
+fn run(seed: u64) -> Reached {
+    let malice = Random::new(seed).pick(&[0, 2, 10, 50, 200, 1000]);
+    let device = Hostile::new(seed, malice);
+    let clock = Clock::virtual_time();
+    let space = DmaSpace::new(DmaSpaceConfig::default().with_policy(HugePolicy::Never));
+    let pool = space.pool(128 << 10, 16).expect("memory");
+    let mut reached = Reached::Nothing;
+    let parked = match options(&device, &space, &clock) {
+        Err(error) => {
+            assert!(malice > 0 || matches!(error, ControllerError::Unsupported { .. }), "{error}");
+            0
+        }
+        Ok(controller) => {
+            reached = Reached::Controller;
+            use_controller(seed, &device, &clock, &controller, &pool, &mut reached)
+        }
+    };
+    device.memory.touch_all();
+    let broken = std::mem::take(&mut device.state.lock().expect("one thread").broken);
+    assert!(broken.is_empty(), "{broken:?}");
+    let missing = 16 - pool.available();
+    assert!(missing <= 2 * parked, "{missing} blocks are missing, and only {parked} requests were parked");
+    assert!(missing == 0 || device.memory.mappings() > 0, "leaked for no reason");
+    drop((pool, space));
+    device.step();
+    reached
+}
+
+fn use_controller(
+    seed: u64,
+    device: &Hostile,
+    clock: &Clock,
+    controller: &Controller,
+    pool: &DmaPool,
+    reached: &mut Reached,
+) -> usize {
+    let mut random = Random::new(!seed);
+    let namespaces: Vec<Namespace> =
+        controller.namespaces().into_iter().filter(|it| it.metadata_bytes() == 0).collect();
+    let depth = random.pick(&[1, 2, 7, 40]).min(controller.depth_max());
+    let Ok(mut queue) = controller.create_queue(QueueConfig::with_depth(depth)) else { return 0 };
+    *reached = Reached::Queue;
+    let outstanding = BTreeSet::new();
+    let mut caller = Caller { random, namespaces, pool: pool.clone(), next: 0, outstanding, parked: 0 };
+    if caller.namespaces.is_empty() {
+        return 0;
+    }
+    for _ in 0..150 {
+        caller.act(device, clock, controller, &mut queue);
+    }
+    if queue.stats().completed > 0 {
+        *reached = Reached::Completions;
+    }
+    caller.end(device, clock, queue);
+    caller.parked
+}
+
+#[test]
+fn whatever_a_device_says_the_driver_stays_whole() {
+    let mut reached = [0_u32; 4];
+    for seed in 0..3000 {
+        match catch_unwind(|| run(seed)) {
+            Ok(how_far) => reached[how_far as usize] += 1,
+            Err(panic) => {
+                eprintln!("seed {seed}");
+                resume_unwind(panic);
+            }
+        }
+    }
+    println!("nothing, controller, queue, completions: {reached:?}");
+    assert!(reached.iter().all(|runs| *runs > 50), "the runs are one-sided: {reached:?}");
+}
+
+/// A wait ended by the clock alone, which a transport need not move.
+#[test]
+fn a_wait_ends_also_when_nobody_moves_the_clock() {
+    let device = Hostile::new(1, 0);
+    {
+        let mut state = device.state.lock().expect("one thread");
+        state.relax_us = 0;
+        state.is_stubborn = true;
+    }
+    let clock = Clock::virtual_time();
+    let space = DmaSpace::new(DmaSpaceConfig::default().with_policy(HugePolicy::Never));
+    // It becomes ready and never unready: the shutdown is waited for in vain.
+    if let Ok(controller) = options(&device, &space, &clock) {
+        assert!(matches!(controller.close(), Err(ControllerError::Timeout { .. })));
+    }
+    assert!(clock.now().0 > 1_000_000_000, "the clock moved");
+}
