@@ -99,39 +99,29 @@ impl State {
 
     fn text(&self) -> String {
         let mut table = Table::of_pairs();
+        let mut row = |name: &str, state: String, advice: Option<&str>| {
+            table.pair(name, advice.map_or(state.clone(), |advice| format!("{state}  <- {advice}")));
+        };
         let pages: Vec<_> = self.pools.iter().map(|pool| pool.0.as_str()).collect();
-        let reserved: u64 = self.pools.iter().map(|pool| pool.1).sum();
         let pages = if pages.is_empty() { "none in this kernel".to_owned() } else { pages.join("; ") };
-        let advice = |ok: bool, text: &str| if ok { String::new() } else { format!("  <- {text}") };
-        table.pair(
-            "huge pages",
-            pages + &advice(reserved > 0, "sudo nvme-perf setup --hugepages 512M (emu: works without)"),
-        );
+        let has_none = self.pools.iter().all(|pool| pool.1 == 0);
+        let advice = "sudo nvme-perf setup --hugepages 512M (emu: works without)";
+        row("huge pages", pages, has_none.then_some(advice));
         // Root may lock what it likes, whatever the limit says.
-        let enough = self.is_root || self.memory_lock.is_none_or(|limit| limit >= MEMORY_LOCK_BYTES);
+        let is_low = !self.is_root && self.memory_lock.is_some_and(|limit| limit < MEMORY_LOCK_BYTES);
         let limit = self.memory_lock.map_or_else(|| "unlimited".to_owned(), size_text);
-        table.pair(
-            "memory lock limit",
-            limit + &advice(enough, "ulimit -l unlimited, or memlock in /etc/security/limits.conf"),
-        );
-        let on_off = |on: bool| if on { "on" } else { "off" };
-        table.pair(
-            "IOMMU",
-            on_off(self.has_iommu).to_owned()
-                + &advice(
-                    self.has_iommu,
-                    "enable VT-d or AMD-Vi in the firmware, and boot with intel_iommu=on iommu=pt",
-                ),
-        );
+        let advice = "ulimit -l unlimited, or memlock in /etc/security/limits.conf";
+        row("memory lock limit", limit, is_low.then_some(advice));
+        let advice = "enable VT-d or AMD-Vi in the firmware, and boot with intel_iommu=on iommu=pt";
+        let iommu = if self.has_iommu { "on" } else { "off" };
+        row("IOMMU", iommu.to_owned(), (!self.has_iommu).then_some(advice));
         let loaded = if self.has_vfio { "loaded" } else { "not loaded" };
-        table.pair("vfio-pci", loaded.to_owned() + &advice(self.has_vfio, "sudo modprobe vfio-pci"));
+        row("vfio-pci", loaded.to_owned(), (!self.has_vfio).then_some("sudo modprobe vfio-pci"));
         let (all, bound) = self.controllers;
         let next =
             if all == 0 { "nvme-perf run emu:" } else { "nvme-perf list, then sudo nvme-perf bind ADDRESS" };
-        table.pair(
-            "NVMe controllers",
-            format!("{all}, {bound} of them bound to vfio-pci") + &advice(bound > 0, next),
-        );
+        let state = format!("{all}, {bound} of them bound to vfio-pci");
+        row("NVMe controllers", state, (bound == 0).then_some(next));
         table.text()
     }
 }

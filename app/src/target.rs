@@ -23,13 +23,6 @@ pub(crate) enum Leave {
     NotGiven,
 }
 
-impl Leave {
-    /// The meaning of the flag.
-    pub(crate) fn from_flag(allow_write: bool) -> Self {
-        if allow_write { Self::Given } else { Self::NotGiven }
-    }
-}
-
 /// An opened controller and the namespace of it that is worked on.
 #[derive(Debug)]
 pub(crate) struct Opened {

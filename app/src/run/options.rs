@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use doorbell::Target;
 
 use crate::output::Format;
+use crate::target::Leave;
 use crate::units::{
     Amount, parse_amount, parse_duration, parse_positive_amount, parse_positive_duration, parse_positive_size,
 };
@@ -119,6 +120,13 @@ pub(crate) struct RunOptions {
     pub(crate) output: Option<PathBuf>,
 }
 
+impl RunOptions {
+    /// Whether devices that are not emulated may be overwritten.
+    pub(crate) fn leave(&self) -> Leave {
+        if self.allow_write { Leave::Given } else { Leave::NotGiven }
+    }
+}
+
 /// fio's patterns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Pattern {
@@ -185,4 +193,5 @@ How it differs from fio:
   of I/Os, never because all of --size was done once. Random offsets may repeat (fio's norandommap). The jobs
   of a sequential pattern each go round their own equal slice of --size. The result is one for all jobs, as
   with fio's group_reporting. The first I/O that fails ends the run, unless --continue_on_error is given.
+  Ctrl-C ends a run with the result up to then; a second one kills it.
 ";

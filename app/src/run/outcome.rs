@@ -43,6 +43,7 @@ pub(crate) struct DeviceOutcome {
     pub(crate) submission_doorbells: u64,
     pub(crate) completion_doorbells: u64,
     pub(crate) queue_pairs: u32,
+    pub(crate) unanswered: u64,
     pub(crate) memory: Memory,
 }
 
@@ -63,10 +64,6 @@ impl Outcome {
             for (device, remains) in devices.iter_mut().zip(&report.remains) {
                 device.add(remains);
                 unanswered += remains.unanswered;
-                if report.end == End::Stalled && remains.unanswered > 0 {
-                    problems.push(stalled(plan, &device.target, remains.unanswered));
-                    error = ERROR_TIMED_OUT;
-                }
             }
             if let End::Refused(refusal) = report.end {
                 let sentence = format!("the driver took no more requests: {refusal}");
@@ -75,6 +72,11 @@ impl Outcome {
                 }
                 error = ERROR_IO;
             }
+        }
+        if reports.iter().any(|report| report.end == End::Stalled) {
+            let silent = devices.iter().filter(|device| device.unanswered > 0);
+            problems.extend(silent.map(|device| stalled(plan, device)));
+            error = ERROR_TIMED_OUT;
         }
         if tally.failures.total() > 0 {
             problems.extend(tally.failures.reasons().iter().map(failure_text));
@@ -142,6 +144,7 @@ impl DeviceOutcome {
             submission_doorbells: 0,
             completion_doorbells: 0,
             queue_pairs: 0,
+            unanswered: 0,
             memory: device.memory.clone(),
         }
     }
@@ -151,10 +154,12 @@ impl DeviceOutcome {
         self.submission_doorbells += remains.stats.submission_doorbells;
         self.completion_doorbells += remains.stats.completion_doorbells;
         self.queue_pairs += 1;
+        self.unanswered += remains.unanswered;
     }
 }
 
-fn stalled(plan: &Plan, target: &str, unanswered: u64) -> String {
+fn stalled(plan: &Plan, device: &DeviceOutcome) -> String {
+    let DeviceOutcome { target, unanswered, .. } = device;
     format!(
         "{target} completed nothing for {}: {unanswered} I/Os are outstanding and are not counted; if it is \
          only slow, use a longer --io_timeout",

@@ -11,7 +11,7 @@ use super::options::{IODEPTH_DEFAULT, RUNTIME_DEFAULT, RunOptions};
 use crate::failure::usage;
 use crate::memory::Memory;
 use crate::random::Random;
-use crate::target::{Intent, Leave, Opened, check_leave, open};
+use crate::target::{Intent, Opened, check_leave, open};
 use crate::units::{Amount, duration_text, size_option, size_text};
 
 /// A run that is ready to be started.
@@ -44,7 +44,7 @@ impl Plan {
             _ => Intent::Overwrite,
         };
         for target in &options.targets {
-            check_leave(target, intent, Leave::from_flag(options.allow_write))?;
+            check_leave(target, intent, options.leave())?;
         }
         check_duplicates(&options.targets)?;
         let mut controller_options = ControllerOptions::new().queue_pairs(options.numjobs);
@@ -168,7 +168,7 @@ fn device(options: &RunOptions, opened: Opened, depth: u32) -> anyhow::Result<De
         return Err(usage(format!(
             "--bs {} is not a multiple of the block of {target}, {block_bytes} bytes; use --bs {}",
             size_option(options.bs),
-            size_option(options.bs.next_multiple_of(block_bytes))
+            size_option(options.bs.checked_next_multiple_of(block_bytes).unwrap_or(block_bytes))
         )));
     }
     let region = region(options, &opened, block_bytes)?;

@@ -25,7 +25,7 @@ use crate::interrupt::Interrupt;
 use crate::output::{Format, Output};
 use crate::progress::Progress;
 use crate::random::mix;
-use crate::target::{Intent, Leave, check_leave, open};
+use crate::target::{Intent, check_leave, open};
 use crate::units::{duration_text, grouped, size_text};
 use census::Census;
 use engine::{Engine, EngineConfig, PassEnd, Task};
@@ -37,7 +37,7 @@ use tasks::{Comparing, Counting, Transfers, Writing};
 /// Verifies and writes the result.
 pub(crate) fn run(options: &VerifyOptions) -> anyhow::Result<()> {
     let intent = if options.check_only { Intent::Read } else { Intent::Overwrite };
-    check_leave(&options.target, intent, Leave::from_flag(options.allow_write))?;
+    check_leave(&options.target, intent, options.leave())?;
     let controller_options = ControllerOptions::new().queue_pairs(1);
     let opened = open(&options.target, options.nsid, intent, &controller_options)?;
     let range = options.range(&opened.namespace)?;
@@ -62,9 +62,10 @@ pub(crate) fn run(options: &VerifyOptions) -> anyhow::Result<()> {
         meter: Meter::new(u64::from(opened.namespace.block_bytes())),
         report,
     };
-    let done = match options.check_only {
-        true => verification.check_only(options),
-        false => verification.write_and_check(options.generations),
+    let done = if options.check_only {
+        verification.check_only(options)
+    } else {
+        verification.write_and_check(options.generations)
     };
     verification.meter.progress.clear();
     let Verification { report, engine, .. } = verification;
@@ -95,7 +96,8 @@ impl Verification {
     fn write_and_check(&mut self, generations: u64) -> anyhow::Result<()> {
         let blocks = self.range.end - self.range.start;
         // Later passes write about half.
-        self.meter.expect(blocks.saturating_mul(2) + (generations - 1).saturating_mul(blocks + blocks / 2));
+        let later = (generations - 1).saturating_mul(blocks + blocks / 2);
+        self.meter.expect(blocks.saturating_mul(2).saturating_add(later));
         let block_bytes = self.meter.block_bytes();
         for generation in 1..=generations {
             let begun = Instant::now();

@@ -10,6 +10,7 @@ use doorbell::{Namespace, Target};
 use super::passes::GENERATIONS_MAX;
 use crate::failure::usage;
 use crate::output::Format;
+use crate::target::Leave;
 use crate::units::{
     Amount, parse_amount, parse_positive_amount, parse_positive_duration, parse_positive_size, size_option,
     size_text,
@@ -95,6 +96,11 @@ fn parse_range(text: &str) -> Result<(u64, u64), String> {
 }
 
 impl VerifyOptions {
+    /// Whether devices that are not emulated may be overwritten.
+    pub(crate) fn leave(&self) -> Leave {
+        if self.allow_write { Leave::Given } else { Leave::NotGiven }
+    }
+
     /// The lengths of transfers, in blocks.
     pub(crate) fn lengths(&self, namespace: &Namespace) -> anyhow::Result<RangeInclusive<u64>> {
         let block_bytes = u64::from(namespace.block_bytes());
