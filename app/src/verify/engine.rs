@@ -251,3 +251,37 @@ const POISON: u8 = 0xA5;
 const GUARD_BYTES: usize = 4096;
 /// What a buffer has beyond the largest piece: the guards, and room to start within a page.
 const SLACK_BYTES: usize = 3 * 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use doorbell::{DmaSpace, DmaSpaceConfig, HugePolicy};
+
+    #[test]
+    fn a_byte_changed_beside_a_piece_is_seen_and_one_within_is_not() {
+        let space = DmaSpace::new(DmaSpaceConfig::default().with_policy(HugePolicy::Never));
+        let bytes = 512;
+        let offset = GUARD_BYTES + 12;
+        for (changed, is_guarded) in [
+            (offset - GUARD_BYTES, false),
+            (offset - 1, false),
+            (offset, true),
+            (offset + bytes - 1, true),
+            (offset + bytes, false),
+            (offset + bytes + GUARD_BYTES - 1, false),
+        ] {
+            let buffer = space.allocate(bytes + SLACK_BYTES).expect("memory");
+            let mut memory = PieceMemory { buffer, offset, bytes };
+            memory.poison();
+            assert!(memory.is_guarded() && memory.data().iter().all(|byte| *byte == POISON));
+            memory.buffer[changed] = 0;
+            assert_eq!(memory.is_guarded(), is_guarded, "byte {changed}");
+        }
+    }
+
+    #[test]
+    fn the_furthest_offset_leaves_room_for_both_guards() {
+        const OFFSET_MAX: usize = GUARD_BYTES + 4 * 1023;
+        const { assert!(OFFSET_MAX + GUARD_BYTES <= SLACK_BYTES) };
+    }
+}
