@@ -15,6 +15,12 @@ pub enum ControllerError {
     /// The target string names no device.
     #[error(transparent)]
     Target(#[from] TargetError),
+    /// Another `Controller` of this process drives the device through the same transport.
+    #[error("{name} is driven by another `Controller` of this process; share that one")]
+    InUse {
+        /// The device.
+        name: String,
+    },
     /// The device could not be taken over through VFIO.
     #[error(transparent)]
     Vfio(#[from] crate::vfio::VfioError),

@@ -11,6 +11,7 @@ use doorbell_spec::register::{Aqa, Cap, DoorbellKind, Version, doorbell_bytes, d
 use doorbell_spec::{BusMastering, Doorbells, Nsid, QueueId, SubmissionEntry, Transport};
 
 use super::admin::{ADMIN_ENTRIES, Admin, Line};
+use super::claim::Claim;
 use super::device::{Device, DeviceParts, disable};
 use super::options::ControllerOptions;
 use super::registers::{Registers, bus};
@@ -58,6 +59,7 @@ fn start(
     options: &ControllerOptions,
 ) -> Result<Device, ControllerError> {
     const STEP: &str = "bring-up";
+    let claim = Claim::of(&transport)?;
     let clock = options.clock.clone();
     let registers = Registers::new(Arc::clone(&transport), clock.clone());
     let cap = registers.cap(STEP)?;
@@ -80,7 +82,8 @@ fn start(
     };
     let admin = Admin::new(sq, cq, space.allocate(4096)?, line);
     let (sq_iova, cq_iova) = admin.ring_addresses();
-    let parts = DeviceParts { transport, registers, cap, version, space, page_bytes, attachment, admin };
+    let parts =
+        DeviceParts { transport, registers, cap, version, space, page_bytes, attachment, admin, claim };
     let device = Device::new(parts);
     let entries_z = ADMIN_ENTRIES - 1;
     let aqa = Aqa::new().with_submission_entries_z(entries_z).with_completion_entries_z(entries_z);

@@ -12,6 +12,7 @@ use doorbell_spec::register::{Cap, Cc, Shutdown, Version};
 use doorbell_spec::{BusMastering, Transport};
 
 use super::admin::Admin;
+use super::claim::Claim;
 use super::registers::{Readiness, Registers};
 use crate::buffer::Buffer;
 use crate::error::ControllerError;
@@ -38,6 +39,8 @@ pub(crate) struct Device {
     admin: Mutex<Admin>,
     parked: Mutex<Vec<Parked>>,
     quiet: Mutex<Quiet>,
+    /// Ends when the device is quiet, and not before.
+    _claim: Claim,
 }
 
 /// Whether the device can still reach memory.
@@ -58,6 +61,7 @@ pub(crate) struct DeviceParts {
     pub(crate) page_bytes: u64,
     pub(crate) attachment: Attachment,
     pub(crate) admin: Admin,
+    pub(crate) claim: Claim,
 }
 
 impl Device {
@@ -73,6 +77,7 @@ impl Device {
             admin: Mutex::new(parts.admin),
             parked: Mutex::new(Vec::new()),
             quiet: Mutex::new(Quiet::No),
+            _claim: parts.claim,
         }
     }
 

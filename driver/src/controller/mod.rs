@@ -5,6 +5,7 @@
 
 mod admin;
 mod bring_up;
+mod claim;
 mod device;
 mod events;
 mod features;

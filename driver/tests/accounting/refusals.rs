@@ -194,3 +194,19 @@ fn nobody_else_moves_the_device_of_a_running_controller() {
     drop(held);
     rig.controller.health().expect("it goes on");
 }
+
+/// Two controllers on one transport rang each other's doorbells: the device took old entries, and wrote to
+/// buffers that had gone back to their owners.
+#[test]
+fn a_transport_is_driven_by_one_controller_at_a_time() {
+    let rig = rig("size=16M");
+    let again = || {
+        let transport = std::sync::Arc::<doorbell_emulator::Emulator>::clone(&rig.device);
+        ControllerOptions::new().clock(&rig.clock).open_transport(transport)
+    };
+    let refused = again().expect_err("the first one drives it");
+    assert!(matches!(refused, ControllerError::InUse { .. }), "{refused}");
+    rig.controller.health().expect("it goes on");
+    rig.controller.close().expect("no queue is open");
+    again().expect("it is free again");
+}
