@@ -41,6 +41,8 @@ pub struct State {
     pub relax_us: u64,
     /// Whether commands of I/O queues are taken and never answered.
     pub is_mute: bool,
+    /// Whether the transport panics the next time that somebody waits.
+    pub panics: bool,
     /// What it told the host: bytes of a transfer at most, if it did not lie.
     pub transfer_bytes_max: u64,
     pub block_shift: u8,
@@ -268,6 +270,7 @@ impl Hostile {
             queues: Vec::new(),
             relax_us: 200_000,
             is_mute: false,
+            panics: false,
             transfer_bytes_max: u64::MAX,
             block_shift: random.pick(&[9, 12, 13, 16]),
             broken: Vec::new(),
@@ -340,6 +343,8 @@ impl Transport for Hostile {
     }
 
     fn relax(&self, clock: &Clock) {
+        let panics = std::mem::take(&mut self.state.lock().expect("one thread").panics);
+        assert!(!panics, "the transport's own");
         self.step();
         let mut state = self.state.lock().expect("one thread");
         let most = state.relax_us;

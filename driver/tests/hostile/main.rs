@@ -242,3 +242,19 @@ fn a_wait_ends_also_when_nobody_moves_the_clock() {
     }
     assert!(clock.now().0 > 1_000_000_000, "the clock moved");
 }
+
+/// The data page of a command that was left behind by a panic was given to the next command.
+#[test]
+fn a_panic_of_the_transport_leaves_no_command_behind() {
+    let device = (0..).map(|seed| Hostile::new(seed, 0));
+    let clock = Clock::virtual_time();
+    let space = DmaSpace::new(DmaSpaceConfig::default().with_policy(HugePolicy::Never));
+    let opened = device.map(|device| (options(&device, &space, &clock), device));
+    let (controller, device) =
+        opened.take(100).find_map(|(it, device)| Some((it.ok()?, device))).expect("one");
+    controller.health().expect("an honest device");
+    device.state.lock().expect("one thread").panics = true;
+    catch_unwind(std::panic::AssertUnwindSafe(|| controller.health())).expect_err("the transport's panic");
+    assert!(matches!(controller.health(), Err(ControllerError::ControllerFailed)));
+    controller.close().expect("the registers still work");
+}
