@@ -1,6 +1,6 @@
 //! Faults by rule: which event, how often, and what then.
 //!
-//! This file says what a rule is; [`plan`] decides which rule fires, [`text`] writes and reads rules, and the
+//! This file says what a rule is; `plan.rs` decides which rule fires, `text.rs` writes and reads rules; the
 //! device applies what was decided (`twist.rs`, `registers.rs`). Every random choice comes from the
 //! rule's own seed, so that a printed plan replays the same run.
 
