@@ -243,15 +243,44 @@ fn a_wait_ends_also_when_nobody_moves_the_clock() {
     assert!(clock.now().0 > 1_000_000_000, "the clock moved");
 }
 
+/// A device that keeps the rules but ignores how far the host has read, and a controller on it.
+fn honest(space: &DmaSpace, clock: &Clock) -> (Controller, Arc<Hostile>) {
+    let devices = (0..100).map(|seed| Hostile::new(seed, 0));
+    let mut opened = devices.map(|device| (options(&device, space, clock), device));
+    let found = opened.find_map(|(controller, device)| {
+        Some((controller.ok().filter(|it| it.depth_max() >= 63 && it.namespaces().len() > 1)?, device))
+    });
+    found.expect("one of a hundred")
+}
+
+/// A poll of any budget went on for as long as the device went on completing.
+#[test]
+fn a_poll_ends_although_the_device_never_does() {
+    let clock = Clock::virtual_time();
+    let space = DmaSpace::new(DmaSpaceConfig::default().with_policy(HugePolicy::Never));
+    let (controller, device) = honest(&space, &clock);
+    let namespace = controller.namespaces()[0];
+    let mut queue = controller.create_queue(QueueConfig::with_depth(63)).expect("a queue");
+    for _ in 0..63 {
+        queue.submit(Request::flush(&namespace)).expect("room");
+    }
+    (0..20).for_each(|_| device.step());
+    let mut answered = 0;
+    queue.poll(usize::MAX, |plug, _| {
+        answered += 1;
+        assert!(answered < 10_000, "it never ends");
+        plug.submit(Request::flush(&namespace)).expect("its slot is free");
+        device.step();
+    });
+    assert_eq!(answered, 63);
+}
+
 /// The data page of a command that was left behind by a panic was given to the next command.
 #[test]
 fn a_panic_of_the_transport_leaves_no_command_behind() {
-    let device = (0..).map(|seed| Hostile::new(seed, 0));
     let clock = Clock::virtual_time();
     let space = DmaSpace::new(DmaSpaceConfig::default().with_policy(HugePolicy::Never));
-    let opened = device.map(|device| (options(&device, &space, &clock), device));
-    let (controller, device) =
-        opened.take(100).find_map(|(it, device)| Some((it.ok()?, device))).expect("one");
+    let (controller, device) = honest(&space, &clock);
     controller.health().expect("an honest device");
     device.state.lock().expect("one thread").panics = true;
     catch_unwind(std::panic::AssertUnwindSafe(|| controller.health())).expect_err("the transport's panic");
