@@ -6,15 +6,35 @@ use doorbell_spec::{Blocks, Lba, Nsid};
 /// A namespace of one controller. A snapshot: a change of the namespace shows in the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Namespace {
-    pub(crate) nsid: Nsid,
-    pub(crate) controller: ControllerId,
-    pub(crate) block_shift: u8,
-    pub(crate) metadata_bytes: u16,
-    pub(crate) blocks: u64,
-    /// Optimal boundary in blocks; 0 is none.
-    pub(crate) boundary: u32,
+    pub(crate) geometry: Geometry,
     atomics: AtomicUnits,
     write_protected: bool,
+}
+
+/// What a request carries of its namespace: as little as it needs, since it is copied into each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Geometry {
+    pub(crate) blocks: u64,
+    pub(crate) nsid: Nsid,
+    pub(crate) controller: ControllerId,
+    /// Optimal boundary in blocks; 0 is none.
+    pub(crate) boundary: u32,
+    pub(crate) metadata_bytes: u16,
+    pub(crate) block_shift: u8,
+}
+
+const _: () = assert!(size_of::<Geometry>() == 24, "a copy of it travels with each request");
+
+impl Geometry {
+    #[inline]
+    pub(crate) fn block_bytes(&self) -> u32 {
+        1 << self.block_shift
+    }
+
+    #[inline]
+    pub(crate) fn contains(&self, lba: Lba, blocks: u64) -> bool {
+        lba.0.checked_add(blocks).is_some_and(|end| end <= self.blocks)
+    }
 }
 
 /// Which controller of this process; tells the namespaces of several controllers apart.
@@ -88,13 +108,16 @@ impl Namespace {
             let what = format!("{} blocks of 2^{block_shift} bytes", data.blocks);
             return Err(NamespaceError::Nonsense { nsid, what });
         }
-        Ok(Some(Self {
+        let geometry = Geometry {
+            blocks: data.blocks,
             nsid,
             controller,
-            block_shift,
-            metadata_bytes: format.metadata_bytes(),
-            blocks: data.blocks,
             boundary: u32::from(data.optimal_boundary),
+            metadata_bytes: format.metadata_bytes(),
+            block_shift,
+        };
+        Ok(Some(Self {
+            geometry,
             atomics: AtomicUnits::of(of_controller, data),
             write_protected: data.attributes & 1 == 1,
         }))
@@ -103,37 +126,38 @@ impl Namespace {
     /// Its identifier.
     #[must_use]
     pub fn nsid(&self) -> Nsid {
-        self.nsid
+        self.geometry.nsid
     }
 
     /// Bytes per logical block: a power of two from 512 on.
     #[must_use]
     pub fn block_bytes(&self) -> u32 {
-        1 << self.block_shift
+        self.geometry.block_bytes()
     }
 
     /// Its size in logical blocks.
     #[must_use]
     pub fn blocks(&self) -> u64 {
-        self.blocks
+        self.geometry.blocks
     }
 
     /// Its size in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.blocks << self.block_shift
+        self.geometry.blocks << self.geometry.block_shift
     }
 
     /// Metadata bytes per block; only 0 can be read and written.
     #[must_use]
     pub fn metadata_bytes(&self) -> u16 {
-        self.metadata_bytes
+        self.geometry.metadata_bytes
     }
 
     /// The boundary (NOIOB) that requests are split at, `None` if there is none.
     #[must_use]
     pub fn optimal_boundary(&self) -> Option<Blocks> {
-        (self.boundary > 0).then_some(Blocks(self.boundary))
+        let boundary = self.geometry.boundary;
+        (boundary > 0).then_some(Blocks(boundary))
     }
 
     /// What is written as one.
@@ -152,7 +176,7 @@ impl Namespace {
     #[inline]
     #[must_use]
     pub fn contains(&self, lba: Lba, blocks: u64) -> bool {
-        lba.0.checked_add(blocks).is_some_and(|end| end <= self.blocks)
+        self.geometry.contains(lba, blocks)
     }
 }
 

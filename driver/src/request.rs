@@ -6,14 +6,14 @@ use doorbell_spec::{Blocks, Lba};
 use zerocopy::IntoBytes;
 
 use crate::buffer::Buffer;
-use crate::namespace::Namespace;
+use crate::namespace::{Geometry, Namespace};
 
 /// What is asked of the device. Built by the constructors, completed by [`crate::QueuePair`].
 #[derive(Debug)]
 #[must_use = "a request does nothing until it is submitted"]
 pub struct Request {
     pub(crate) operation: Operation,
-    pub(crate) namespace: Namespace,
+    pub(crate) namespace: Geometry,
     pub(crate) lba: Lba,
     /// Blocks of an operation without data; operations with data take it from the buffer.
     pub(crate) blocks: Blocks,
@@ -208,7 +208,7 @@ impl Request {
     #[inline]
     fn new(operation: Operation, namespace: &Namespace, lba: Lba, blocks: Blocks, buffer: Buffer) -> Self {
         let options = RequestOptions::default();
-        Self { operation, namespace: *namespace, lba, blocks, buffer, user_data: 0, options }
+        Self { operation, namespace: namespace.geometry, lba, blocks, buffer, user_data: 0, options }
     }
 }
 

@@ -52,7 +52,7 @@ pub(crate) struct Line {
 
 #[derive(Clone, Copy, Debug)]
 struct AdminSlot {
-    generation: u16,
+    cid: Cid,
     use_of: Use,
 }
 
@@ -79,12 +79,15 @@ enum Data {
 impl Admin {
     pub(crate) fn new(sq: SubmissionRing, cq: CompletionRing, data: DmaBuf, line: Line) -> Self {
         let depth = ADMIN_ENTRIES - 1;
+        let layout = CidLayout::new(depth, line.generations);
         Self {
             sq,
             cq,
             ids: CommandIds::new(depth),
-            layout: CidLayout::new(depth, line.generations),
-            slots: (0..depth).map(|_| AdminSlot { generation: 0, use_of: Use::Free }).collect(),
+            layout,
+            slots: (0..depth)
+                .map(|slot| AdminSlot { cid: layout.first(SlotIndex(slot)), use_of: Use::Free })
+                .collect(),
             data: Arc::new(data),
             events: VecDeque::with_capacity(EVENTS_KEPT_MAX),
             events_armed: 0,
@@ -188,7 +191,7 @@ impl Admin {
     fn post(&mut self, slot: SlotIndex, use_of: Use, mut entry: SubmissionEntry) {
         let it = &mut self.slots[slot.index()];
         it.use_of = use_of;
-        entry.cid = self.layout.cid(slot, it.generation).0;
+        entry.cid = it.cid.0;
         self.sq.post(&entry);
     }
 
@@ -199,7 +202,7 @@ impl Admin {
             let cid = Cid(entry.cid);
             let slot = self.layout.slot(cid);
             let Some(it) = self.slots.get_mut(slot.index()) else { continue };
-            if entry.sq_id != 0 || self.layout.cid(slot, it.generation) != cid {
+            if entry.sq_id != 0 || it.cid != cid {
                 tracing::warn!(cid = entry.cid, "admin completion that names no live command");
                 continue;
             }
@@ -227,7 +230,7 @@ impl Admin {
     fn release(&mut self, slot: SlotIndex) {
         let it = &mut self.slots[slot.index()];
         it.use_of = Use::Free;
-        it.generation = self.layout.next(it.generation);
+        it.cid = self.layout.next(it.cid);
         self.ids.release(slot);
     }
 

@@ -11,7 +11,7 @@ use doorbell_spec::identify::{ONCS_COMPARE, ONCS_DATASET_MANAGEMENT, ONCS_WRITE_
 use super::prp::{DataRange, PrpLists, shaped_prefix};
 use crate::buffer::{Buffer, Segments};
 use crate::error::SubmitError;
-use crate::namespace::{ControllerId, Namespace};
+use crate::namespace::{ControllerId, Geometry};
 use crate::request::{Operation, Request};
 
 /// What the controller can do, as far as a queue needs to know.
@@ -64,7 +64,7 @@ pub(crate) fn check(request: &Request, limits: &Limits) -> Result<u64, SubmitErr
         return Err(SubmitError::Empty);
     }
     if !namespace.contains(request.lba, blocks) {
-        return Err(SubmitError::OutOfRange { lba: request.lba, blocks, capacity: namespace.blocks() });
+        return Err(SubmitError::OutOfRange { lba: request.lba, blocks, capacity: namespace.blocks });
     }
     Ok(blocks)
 }
@@ -127,7 +127,7 @@ fn shape(buffer: &Buffer, limits: &Limits, block_bytes: u64) -> Result<(), Submi
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Remainder<'a> {
     pub(crate) operation: Operation,
-    pub(crate) namespace: &'a Namespace,
+    pub(crate) namespace: &'a Geometry,
     pub(crate) buffer: &'a Buffer,
     /// The request's first block.
     pub(crate) lba: Lba,

@@ -73,7 +73,7 @@ impl CommandIds {
     pub(crate) fn acquire_batch(&mut self, count: u32) -> IdBatch {
         let Some(word) = self.word_with_free() else { return IdBatch::default() };
         let bits = self.free[word];
-        let mask = if count >= bits.count_ones() { bits } else { lowest_bits(bits, count) };
+        let mask = lowest_bits(bits, count);
         self.free[word] = bits & !mask;
         IdBatch { word, mask }
     }
@@ -103,9 +103,11 @@ impl CommandIds {
     /// The next word, from the hint on, that has a free slot.
     #[inline]
     fn word_with_free(&mut self) -> Option<usize> {
-        if self.free[self.hint] != 0 {
-            return Some(self.hint);
-        }
+        if self.free[self.hint] != 0 { Some(self.hint) } else { self.next_word_with_free() }
+    }
+
+    #[inline(never)]
+    fn next_word_with_free(&mut self) -> Option<usize> {
         let words = self.free.len();
         let word = (self.hint + 1..words).chain(0..self.hint).find(|word| self.free[*word] != 0)?;
         self.hint = word;
@@ -125,6 +127,12 @@ impl IdBatch {
         Some(slot)
     }
 
+    /// Whether none is left in it.
+    #[inline]
+    pub(crate) fn is_empty(self) -> bool {
+        self.mask == 0
+    }
+
     /// How many identifiers are left in it.
     pub(crate) fn len(self) -> u32 {
         self.mask.count_ones()
@@ -134,30 +142,30 @@ impl IdBatch {
 /// How a slot and its generation make an identifier.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CidLayout {
-    slot_bits: u32,
     slot_mask: u16,
-    generations: u16,
+    /// From one generation of a slot to the next.
+    step: u32,
+    /// Identifiers from here on are not used.
+    end: u32,
 }
 
 impl CidLayout {
     /// The layout for `depth` slots.
     pub(crate) fn new(depth: u16, generations: Generations) -> Self {
         let slot_bits = u16::BITS - depth.saturating_sub(1).leading_zeros();
-        let slot_mask = low_mask(slot_bits);
-        let spare = low_mask(u16::BITS - slot_bits);
         // The generation of all ones is left out: with the last slot it would make 0xFFFF. At least one
         // generation remains, which is the same as none.
-        let generations = match generations {
-            Generations::On => spare.max(1),
+        let count = match generations {
+            Generations::On => ((1_u32 << (u16::BITS - slot_bits)) - 1).max(1),
             Generations::Off => 1,
         };
-        Self { slot_bits, slot_mask, generations }
+        let step = 1 << slot_bits;
+        Self { slot_mask: u16::try_from(step - 1).unwrap_or(u16::MAX), step, end: count << slot_bits }
     }
 
-    /// The identifier of a slot in a generation.
-    #[inline]
-    pub(crate) fn cid(self, slot: SlotIndex, generation: u16) -> Cid {
-        Cid(slot.0 | generation.checked_shl(self.slot_bits).unwrap_or(0))
+    /// The first identifier of a slot.
+    pub(crate) fn first(self, slot: SlotIndex) -> Cid {
+        Cid(slot.0)
     }
 
     /// The slot that an identifier names. May be beyond the depth: the device chose it.
@@ -166,10 +174,12 @@ impl CidLayout {
         SlotIndex(cid.0 & self.slot_mask)
     }
 
-    /// The generation after this one.
+    /// The identifier of the same slot in the next generation.
     #[inline]
-    pub(crate) fn next(self, generation: u16) -> u16 {
-        if generation + 1 >= self.generations { 0 } else { generation + 1 }
+    pub(crate) fn next(self, cid: Cid) -> Cid {
+        let next = u32::from(cid.0) + self.step;
+        #[expect(clippy::cast_possible_truncation, reason = "it is less than `end`, at most 65,536")]
+        if next < self.end { Cid(next as u16) } else { Cid(cid.0 & self.slot_mask) }
     }
 }
 
@@ -182,16 +192,15 @@ fn slot_at(word: usize, bit: u32) -> SlotIndex {
 }
 
 #[inline]
-fn lowest_bits(mut bits: u64, count: u32) -> u64 {
-    let all = bits;
-    for _ in 0..count {
-        bits &= bits.wrapping_sub(1);
+fn lowest_bits(bits: u64, count: u32) -> u64 {
+    if count >= u64::BITS {
+        return bits;
     }
-    all & !bits
-}
-
-fn low_mask(bits: u32) -> u16 {
-    u16::try_from((1_u32 << bits) - 1).unwrap_or(u16::MAX)
+    let mut rest = bits;
+    for _ in 0..count {
+        rest &= rest.wrapping_sub(1);
+    }
+    bits & !rest
 }
 
 #[cfg(test)]
@@ -234,12 +243,11 @@ mod tests {
         for depth in [1_u16, 2, 3, 64, 65, 1023, 1024, 32_768, 32_769, 65_535] {
             let layout = CidLayout::new(depth, Generations::On);
             for slot in [0, depth / 2, depth - 1].map(SlotIndex) {
-                let mut generation = 0;
+                let mut cid = layout.first(slot);
                 for _ in 0..70_000 {
-                    let cid = layout.cid(slot, generation);
                     assert_eq!(layout.slot(cid), slot);
                     assert_ne!(cid.0, u16::MAX);
-                    generation = layout.next(generation);
+                    cid = layout.next(cid);
                 }
             }
         }
@@ -249,9 +257,9 @@ mod tests {
     fn a_released_slot_does_not_repeat_its_identifier_soon() {
         let layout = CidLayout::new(128, Generations::On);
         let mut seen = BTreeSet::new();
-        let mut generation = 0;
-        while seen.insert(layout.cid(SlotIndex(127), generation)) {
-            generation = layout.next(generation);
+        let mut cid = layout.first(SlotIndex(127));
+        while seen.insert(cid) {
+            cid = layout.next(cid);
         }
         assert_eq!(seen.len(), 511);
     }
@@ -259,7 +267,7 @@ mod tests {
     #[test]
     fn without_generations_identifiers_stay_below_the_depth() {
         let layout = CidLayout::new(100, Generations::Off);
-        let generation = layout.next(0);
-        assert_eq!(layout.cid(SlotIndex(99), generation), Cid(99));
+        let cid = layout.first(SlotIndex(99));
+        assert_eq!((cid, layout.next(cid)), (Cid(99), Cid(99)));
     }
 }

@@ -17,6 +17,7 @@ mod pair;
 mod plug;
 mod poll;
 mod prp;
+mod quick;
 mod ring;
 mod slot;
 mod split;

@@ -92,8 +92,8 @@ pub(crate) struct QueueParts {
 
 impl QueuePair {
     pub(crate) fn new(parts: QueueParts) -> Self {
-        let generations = parts.shared.generations;
         let depth = parts.depth;
+        let layout = CidLayout::new(depth, parts.shared.generations);
         Self {
             shared: parts.shared,
             id: parts.id,
@@ -106,9 +106,9 @@ impl QueuePair {
             cq: parts.cq,
             lists: parts.lists,
             ids: CommandIds::new(depth),
-            layout: CidLayout::new(depth, generations),
+            layout,
             batch: IdBatch::default(),
-            slots: (0..depth).map(|_| Slot::new()).collect(),
+            slots: (0..depth).map(|slot| Slot::new(layout.first(SlotIndex(slot)))).collect(),
             splits: Splits::new(depth),
             unrung: Vec::with_capacity(super::plug::REQUESTS_MAX),
             serial: 0,

@@ -47,7 +47,7 @@ impl QueuePair {
     /// Ends whatever plug there was: gives unused identifiers back and rings.
     #[inline]
     pub(super) fn flush_plug(&mut self) {
-        if self.batch.len() > 0 {
+        if !self.batch.is_empty() {
             self.ids.release_batch(std::mem::take(&mut self.batch));
         }
         self.ring();
@@ -56,11 +56,15 @@ impl QueuePair {
     /// Rings the doorbell if something was posted, and starts the clock of those requests.
     #[inline]
     pub(super) fn ring(&mut self) {
-        if self.unrung.is_empty() {
-            return;
+        if !self.unrung.is_empty() {
+            self.ring_posted();
         }
+    }
+
+    fn ring_posted(&mut self) {
         // 0 is "not rung".
         let now = self.clock.now().max(Nanos(1));
+        self.counters.commands.add(self.unrung.len() as u64);
         for slot in self.unrung.drain(..) {
             self.slots[slot.index()].rung_at = now;
         }
@@ -70,10 +74,16 @@ impl QueuePair {
 
     /// Notes a posted command, and rings if the plug is full.
     #[inline]
-    pub(super) fn posted(&mut self, slot: SlotIndex, bytes: u64) {
+    pub(super) fn posted(&mut self, slot: SlotIndex) {
         self.unrung.push(slot);
-        self.counters.commands.add(1);
-        if self.unrung.len() >= REQUESTS_MAX || bytes >= REQUEST_BYTES_MAX {
+        if self.unrung.len() >= REQUESTS_MAX {
+            self.ring_posted();
+        }
+    }
+
+    /// Rings if a command of so many bytes must not wait.
+    pub(super) fn posted_bytes(&mut self, bytes: u64) {
+        if bytes >= REQUEST_BYTES_MAX {
             self.ring();
         }
     }
@@ -84,20 +94,17 @@ impl Plug<'_> {
     ///
     /// # Errors
     /// As [`QueuePair::submit`]; the request comes back. A queue that is full has been rung.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a request that is built in place never becomes memory")]
     #[expect(clippy::result_large_err, reason = "the request goes back to its caller as it came")]
     pub fn submit(&mut self, request: Request) -> Result<RequestHandle, Rejected> {
-        let outcome = self.queue.post(request);
-        if outcome.is_err() {
-            self.queue.ring();
-        }
-        outcome
+        self.queue.post(request)
     }
 
     /// A plug within this one. Its end rings nothing; the outermost one's does.
     #[inline]
     pub fn plug(&mut self, expected: u32) -> Plug<'_> {
-        if self.queue.batch.len() == 0 {
+        if self.queue.batch.is_empty() {
             self.queue.batch = self.queue.ids.acquire_batch(expected);
         }
         Plug { queue: self.queue, nesting: Nesting::Inner }

@@ -77,9 +77,8 @@ impl QueuePair {
     pub(super) fn end_command(&mut self, entry: &CompletionEntry, now: Nanos) -> Option<Completion> {
         let cid = Cid(entry.cid);
         let index = self.layout.slot(cid);
-        let live = self.slots.get(index.index()).is_some_and(|slot| {
-            slot.owner != Owner::Nobody && self.layout.cid(index, slot.generation) == cid
-        });
+        let live =
+            self.slots.get(index.index()).is_some_and(|slot| slot.owner != Owner::Nobody && slot.cid == cid);
         if entry.sq_id != self.id.0 || !self.sq.is_possible_head(entry.sq_head) {
             self.counters.malformed_completions.add(1);
             // The head is only counted: nothing here relies on it. Another queue's completion is not ours.
@@ -134,7 +133,7 @@ impl QueuePair {
     fn release_slot(&mut self, index: SlotIndex) {
         let slot: &mut Slot = &mut self.slots[index.index()];
         slot.owner = Owner::Nobody;
-        slot.generation = self.layout.next(slot.generation);
+        slot.cid = self.layout.next(slot.cid);
         self.lists.release(slot.chain);
         slot.chain = super::prp::NO_PAGE;
         self.ids.release(index);

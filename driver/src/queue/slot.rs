@@ -1,6 +1,6 @@
 //! One slot per command identifier: what the driver must remember while a command lives.
 
-use doorbell_spec::{Lba, Nanos};
+use doorbell_spec::{Cid, Lba, Nanos};
 
 use super::prp::NO_PAGE;
 use crate::buffer::Buffer;
@@ -21,8 +21,8 @@ pub(crate) enum Owner {
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) owner: Owner,
-    /// Moves on whenever the slot is released, see [`super::ids::CidLayout`].
-    pub(crate) generation: u16,
+    /// The identifier of the slot's command, or of its next one. Moves on when the slot is released.
+    pub(crate) cid: Cid,
     /// Extra PRP list pages.
     pub(crate) chain: u16,
     pub(crate) lba: Lba,
@@ -36,10 +36,10 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(cid: Cid) -> Self {
         Self {
             owner: Owner::Nobody,
-            generation: 0,
+            cid,
             chain: NO_PAGE,
             lba: Lba(0),
             user_data: 0,

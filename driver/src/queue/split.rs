@@ -53,7 +53,6 @@ impl Splits {
     }
 
     /// Takes a request of `blocks` blocks in. Gives it back if there is no room.
-    #[expect(clippy::result_large_err, reason = "the request goes back to its caller as it came")]
     pub(crate) fn insert(&mut self, request: Request, blocks: u64, serial: u32) -> Result<u16, Request> {
         let Some(index) = self.free.pop() else { return Err(request) };
         self.entries[usize::from(index)] = Some(Split {
@@ -68,6 +67,12 @@ impl Splits {
         });
         self.waiting.push_back(index);
         Ok(index)
+    }
+
+    /// Whether a request waits to be continued.
+    #[inline]
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// The first request that waits to be continued, and what is left of it.

@@ -1,5 +1,6 @@
 //! From a request to an entry in the submission queue.
 
+use doorbell_hugepages::DmaBuf;
 use doorbell_spec::command::{FORCE_UNIT_ACCESS, NvmOpcode};
 use doorbell_spec::{Blocks, Lba, Nanos, SubmissionEntry};
 
@@ -7,11 +8,12 @@ use super::check::{Remainder, check, command_blocks};
 use super::ids::SlotIndex;
 use super::pair::{QueueNumber, QueuePair};
 use super::prp::DataPointer;
+use super::quick::Quick;
 use super::slot::Owner;
 use super::split::Stopped;
 use crate::buffer::Buffer;
 use crate::error::SubmitError;
-use crate::namespace::Namespace;
+use crate::namespace::Geometry;
 use crate::request::{Durability, Operation, Request, RequestOptions};
 
 /// A request that was not accepted, and why.
@@ -86,9 +88,83 @@ impl QueuePair {
     }
 
     /// Writes a request's entry, or the first of several, and does not ring.
-    #[inline]
+    ///
+    /// Takes the request apart and puts it together again for the long way only: so a request that is
+    /// made where it is submitted stays in registers.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "see above")]
     #[expect(clippy::result_large_err, reason = "the request goes back to its caller as it came")]
     pub(super) fn post(&mut self, request: Request) -> Result<RequestHandle, Rejected> {
+        let Request { operation, namespace, lba, blocks, buffer, user_data, options } = request;
+        let buffer = match buffer {
+            Buffer::Whole(buffer) => match self.quick_slot(operation, &namespace, lba, &buffer) {
+                Some((slot, quick)) => {
+                    let command =
+                        Command { operation, namespace: &namespace, options, lba, blocks: quick.blocks };
+                    return Ok(self.post_command(slot, &command, quick.pointer, (user_data, buffer.into())));
+                }
+                None => Buffer::Whole(buffer),
+            },
+            buffer => buffer,
+        };
+        self.post_any(Request { operation, namespace, lba, blocks, buffer, user_data, options })
+    }
+
+    /// A slot for a request that may go the short way, and how it goes.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the operation is a constant where it is called")]
+    fn quick_slot(
+        &mut self,
+        operation: Operation,
+        namespace: &Geometry,
+        lba: Lba,
+        buffer: &DmaBuf,
+    ) -> Option<(SlotIndex, Quick)> {
+        if !matches!(operation, Operation::Read | Operation::Write) || !self.shared.is_running() {
+            return None;
+        }
+        let quick = Quick::of(namespace, lba, buffer, &self.limits)?;
+        Some((self.acquire_slot()?, quick))
+    }
+
+    /// Writes the entry of a request that is one command.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the operation is a constant where it is called")]
+    fn post_command(
+        &mut self,
+        slot: SlotIndex,
+        command: &Command<'_>,
+        pointer: DataPointer,
+        (user_data, buffer): (u64, Buffer),
+    ) -> RequestHandle {
+        self.serial = self.serial.wrapping_add(1);
+        self.write_entry(slot, command, pointer);
+        let it = &mut self.slots[slot.index()];
+        it.owner = Owner::Request;
+        it.user_data = user_data;
+        // What a free slot holds is `Buffer::None`: there is nothing to drop, and no need to look.
+        std::mem::forget(std::mem::replace(&mut it.buffer, buffer));
+        self.posted(slot);
+        RequestHandle { place: Place::Slot(slot), serial: self.serial, queue: self.number }
+    }
+
+    /// The same for every request, and the reasons of those that are refused.
+    #[cold]
+    #[inline(never)]
+    #[expect(clippy::result_large_err, reason = "the request goes back to its caller as it came")]
+    fn post_any(&mut self, request: Request) -> Result<RequestHandle, Rejected> {
+        match self.check_and_post(request) {
+            Err(rejected) => {
+                // The caller may wait for room now: what is posted must be under way.
+                self.ring();
+                Err(rejected)
+            }
+            accepted => accepted,
+        }
+    }
+
+    #[expect(clippy::result_large_err, reason = "the request goes back to its caller as it came")]
+    fn check_and_post(&mut self, request: Request) -> Result<RequestHandle, Rejected> {
         if !self.shared.is_running() {
             return Err(Rejected { error: SubmitError::ControllerFailed, request });
         }
@@ -96,15 +172,15 @@ impl QueuePair {
             Ok(blocks) => blocks,
             Err(error) => return Err(Rejected { error, request }),
         };
-        self.serial = self.serial.wrapping_add(1);
-        if command_blocks(&Remainder::all(&request, blocks), &self.limits, &self.lists) < blocks {
+        let all = Remainder::all(&request, blocks);
+        if command_blocks(&all, &self.limits, &self.lists) < blocks {
+            self.serial = self.serial.wrapping_add(1);
             return self.post_split(request, blocks);
         }
         let Some(slot) = self.acquire_slot() else {
             return Err(Rejected { error: SubmitError::QueueFull, request });
         };
-        let rest = Remainder::all(&request, blocks);
-        let pointer = describe(&mut self.lists, slot, &rest, blocks);
+        let pointer = describe(&mut self.lists, slot, &all, blocks);
         let command = Command {
             operation: request.operation,
             namespace: &request.namespace,
@@ -112,18 +188,12 @@ impl QueuePair {
             lba: request.lba,
             blocks: if request.operation == Operation::Deallocate { request.blocks.0.into() } else { blocks },
         };
-        let bytes = blocks << request.namespace.block_shift;
-        self.write_entry(slot, &command, pointer);
-        let it = &mut self.slots[slot.index()];
-        it.owner = Owner::Request;
-        it.user_data = request.user_data;
-        it.buffer = request.buffer;
-        self.posted(slot, bytes);
-        Ok(RequestHandle { place: Place::Slot(slot), serial: self.serial, queue: self.number })
+        let handle = self.post_command(slot, &command, pointer, (request.user_data, request.buffer));
+        self.posted_bytes(blocks << request.namespace.block_shift);
+        Ok(handle)
     }
 
     /// Takes a request in that needs several commands, and submits as many as there is room for.
-    #[cold]
     #[expect(clippy::result_large_err, reason = "the request goes back to its caller as it came")]
     fn post_split(&mut self, request: Request, blocks: u64) -> Result<RequestHandle, Rejected> {
         if self.ids.available() + self.batch.len() == 0 || self.splits.next_waiting().is_some() {
@@ -142,14 +212,11 @@ impl QueuePair {
     /// Submits further parts of split requests, in order, while slots are free.
     #[inline]
     pub(super) fn continue_splits(&mut self) {
-        while self.splits.next_waiting().is_some() {
-            if !self.post_part() {
-                break;
-            }
-        }
+        while self.splits.is_waiting() && self.post_part() {}
     }
 
     /// Submits one more part of the split request at the front. False if no slot is free.
+    #[cold]
     fn post_part(&mut self) -> bool {
         let Some(slot) = self.acquire_slot() else { return false };
         let Some((index, rest, options)) = self.splits.next_waiting() else {
@@ -164,7 +231,8 @@ impl QueuePair {
         self.write_entry(slot, &command, pointer);
         self.slots[slot.index()].owner = Owner::Split(index);
         self.splits.submitted(index, blocks);
-        self.posted(slot, blocks << namespace.block_shift);
+        self.posted(slot);
+        self.posted_bytes(blocks << namespace.block_shift);
         true
     }
 
@@ -174,11 +242,12 @@ impl QueuePair {
     }
 
     /// Writes the entry of a command into the ring, and into its slot what its end will need.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "most fields of the entry are constants where it is called")]
     fn write_entry(&mut self, slot: SlotIndex, command: &Command<'_>, pointer: DataPointer) {
         let it = &mut self.slots[slot.index()];
         let mut entry = command.entry();
-        entry.cid = self.layout.cid(slot, it.generation).0;
+        entry.cid = it.cid.0;
         entry.prp1 = pointer.prp1;
         entry.prp2 = pointer.prp2;
         it.chain = pointer.chain;
@@ -192,7 +261,7 @@ impl QueuePair {
 /// One command, before it has an identifier and memory.
 struct Command<'a> {
     operation: Operation,
-    namespace: &'a Namespace,
+    namespace: &'a Geometry,
     options: RequestOptions,
     lba: Lba,
     /// Blocks, or for a deallocation the number of ranges.
@@ -200,7 +269,8 @@ struct Command<'a> {
 }
 
 impl Command<'_> {
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the operation is a constant where it is called")]
     fn entry(&self) -> SubmissionEntry {
         let nsid = self.namespace.nsid;
         let opcode = match self.operation {
