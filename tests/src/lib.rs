@@ -22,6 +22,7 @@ mod random;
 mod rig;
 mod scenario;
 mod scenarios;
+mod successor;
 mod traps;
 
 pub use place::Place;

@@ -42,7 +42,7 @@ const COMPLETIONS_AND_COMMAND_IDS: &[Row] = &[
         ],
     ),
     (
-        "a completion that comes twice, or for an identifier that is free or out of range, is counted and ends nothing",
+        "a completion that comes twice, or for an identifier that is not live, is counted and ends nothing",
         &[
             "completions::a_completion_that_comes_twice_is_counted_and_dropped",
             "completions::a_late_duplicate_does_not_end_the_next_request_of_its_slot",
@@ -187,7 +187,7 @@ const BRING_UP_AND_SHUTDOWN: &[Row] = &[
         ],
     ),
     (
-        "number of queues: fewer than asked for, NSQA other than NCQA, 0xFFFF never asked for, queue 2 of 1 is a typed error",
+        "number of queues: fewer than asked for, NSQA not NCQA, 0xFFFF never asked for, queue 2 of 1",
         &[
             "bring_up::fewer_queues_than_asked_for_are_granted",
             "bring_up::the_smaller_of_two_queue_counts_decides",
@@ -249,7 +249,10 @@ const DATA_POINTERS_SIZES_FORMATS: &[Row] = &[
     (
         "every length up to 2 MiB at offsets 0, 4, 512 and 4092 equals an independent oracle",
         &[
-            "driver/src/queue/prp_tests.rs::every_length_up_to_two_mebibytes_at_four_offsets_equals_the_oracle",
+            concat!(
+                "driver/src/queue/prp_tests.rs::",
+                "every_length_up_to_two_mebibytes_at_four_offsets_equals_the_oracle"
+            ),
             "sizes::lengths_up_to_two_mebibytes_at_four_offsets_arrive",
             "sizes::every_number_of_blocks_up_to_three_pages_arrives_at_every_offset",
         ],

@@ -1,7 +1,7 @@
 //! The I/O path makes no system call: strace sees as many for a hundred thousand I/Os as for a million.
 //!
-//! Calls are counted for each thread. The software controller's own thread naps while it has nothing to do; how
-//! often depends on time and belongs to no driver. The driver's thread is another one.
+//! Calls are counted for each thread. The software controller's own thread naps while it has nothing to do;
+//! how often depends on time and belongs to no driver. The driver's thread is another one.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Runs the scenarios against one place: the software controller, or the PCI function of a QEMU machine.
 //!
-//! `nvme-qemu test` calls it in the guest. One line for each scenario, one at the end; the exit status is 1 if
-//! a scenario failed.
+//! `nvme-qemu test` calls it in the guest. One line for each scenario, one at the end; the exit status is 1
+//! if a scenario failed.
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -65,7 +65,7 @@ fn a_running_controller_is_reset_before_it_is_used(place: &mut Place) -> Result<
     let enabled = Cc::new().with_enable(true).with_submission_entry(6).with_completion_entry(4);
     let clock = place.clock().clone();
     let deadline = clock.deadline(std::time::Duration::from_secs(10));
-    // Admin queues of the least size at an address that the device cannot reach: it is never told of a command.
+    // Admin queues of the least size at an address that the device cannot reach: no command follows.
     transport.write32(doorbell_spec::register::AQA, 0x0001_0001)?;
     transport.write64(doorbell_spec::register::ASQ, 0x10_0000)?;
     transport.write64(doorbell_spec::register::ACQ, 0x10_1000)?;

@@ -86,7 +86,10 @@ fn a_fatal_status_at_any_register_read_is_an_error(place: &mut Place) -> Result<
 
 fn an_admin_command_that_fails_is_a_typed_error_or_does_not_matter(place: &mut Place) -> Result<()> {
     let action = Action::Status(Status::INTERNAL_ERROR);
-    let is_right = |error: &ControllerError| matches!(error, ControllerError::Admin { status, .. } if status.kind() == Status::INTERNAL_ERROR);
+    let is_right = |error: &ControllerError| match error {
+        ControllerError::Admin { status, .. } => status.kind() == Status::INTERNAL_ERROR,
+        _ => false,
+    };
     let outcomes = at_every(place, Point::Admin, action, is_right)?;
     // Identify of the controller, the list, and the number of queues cannot be done without.
     ensure!(outcomes.failed >= 3, "{outcomes:?}");
@@ -117,8 +120,8 @@ struct Outcomes {
     survived: u32,
 }
 
-/// Opens a controller again and again, with the fault at its first, second, third, … event, until the bring-up
-/// has no further such event.
+/// Opens a controller again and again, with the fault at its first, second, third, … event, until the
+/// bring-up has no further such event.
 fn at_every(
     place: &mut Place,
     point: Point,
@@ -143,7 +146,7 @@ fn at_every(
                 if fired {
                     outcomes.survived += 1;
                 }
-                // Whoever says that the controller is up has to stand by it, unless the device has gone since.
+                // Whoever says that the controller is up stands by it, unless the device has gone since.
                 if action != Action::AllOnes || !fired {
                     let rig = Rig::on(place, controller, 4);
                     let mut rig =

@@ -1,6 +1,7 @@
 //! The end of a queue with requests outstanding: each is answered exactly once, and no memory is lost.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
@@ -8,6 +9,7 @@ use doorbell::{IoError, Lba, QueueConfig, Request, SubmitError};
 use doorbell_emulator::fault::{Action, Match, Point, Rule};
 
 use crate::scenario::scenarios;
+use crate::successor::Successor;
 use crate::{Place, Rig};
 
 scenarios! {
@@ -71,8 +73,8 @@ fn a_queue_dropped_with_requests_outstanding_gives_its_memory_back(place: &mut P
 }
 
 /// As after `kill -9`: nobody has told the device, and whoever comes next must not be disturbed. (A device
-/// that is forgotten stays open in its process, so that this cannot be done to a PCI function; it is killed in
-/// QEMU by a test of its own.)
+/// that is forgotten stays open in its process, so that this cannot be done to a PCI function: a test of its
+/// own kills a process in QEMU.)
 fn a_controller_taken_over_with_requests_in_flight_is_clean_for_10000_commands(
     place: &mut Place,
 ) -> Result<()> {
@@ -82,7 +84,7 @@ fn a_controller_taken_over_with_requests_in_flight_is_clean_for_10000_commands(
     let mut rig = Rig::on(place, controller, 32)?;
     submit_reads(&mut rig, 32)?;
     std::mem::forget(rig);
-    let controller = options.open_transport(transport)?;
+    let controller = options.open_transport(Arc::new(Successor(transport)))?;
     let mut rig = Rig::on(place, controller, 64)?;
     rig.exercise(5000)?;
     let stats = rig.queue.stats();
