@@ -84,11 +84,13 @@ fn build(shared: &Arc<Shared>, config: QueueConfig, id: QueueId, depth: u16) -> 
             Err(_) => stuck(error),
         });
     }
+    let two_pages = 2 * device.page_bytes;
     let limits = Limits {
         controller: shared.id,
         space: device.space.id(),
         page_bytes: device.page_bytes,
         transfer_bytes_max: shared.transfer_bytes_max,
+        quick_end: if shared.transfer_bytes_max < two_pages { 0 } else { two_pages },
         nvm_commands: shared.identify.nvm_commands,
     };
     let clock = config.clock.clone().unwrap_or_else(|| shared.clock.clone());

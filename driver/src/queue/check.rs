@@ -23,6 +23,9 @@ pub(crate) struct Limits {
     pub(crate) page_bytes: u64,
     /// The most data of one command.
     pub(crate) transfer_bytes_max: u64,
+    /// How far from the start of its first page a request may end to go the short way: two pages, or
+    /// nothing if not every such request is one command.
+    pub(crate) quick_end: u64,
     /// ONCS.
     pub(crate) nvm_commands: u16,
 }

@@ -71,8 +71,7 @@ impl SharedMemory {
         half(1) << 32 | half(0)
     }
 
-    /// Loads a dword (index in dwords), in no order to other loads.
-    #[inline]
+    #[cfg(test)]
     fn load_dword(&self, index: usize, order: Ordering) -> u32 {
         debug_assert!(index < self.bytes / 4);
         // SAFETY: callers pass an index inside of the buffer (asserted there).
@@ -81,37 +80,148 @@ impl SharedMemory {
         let cell = unsafe { cell.as_ref() };
         cell.load(order)
     }
+}
 
-    /// Copies a submission entry into place `index`. The device looks at it after its doorbell is rung.
-    #[inline]
-    pub(crate) fn write_submission(&mut self, index: usize, entry: &SubmissionEntry) {
-        assert!(
-            index < self.bytes / size_of::<SubmissionEntry>(),
-            "submission entry {index} is beyond the ring"
-        );
-        // SAFETY: inside of the buffer by the assertion.
-        let place = unsafe { self.base.cast::<SubmissionEntry>().add(index) };
-        // SAFETY:
-        // - the place is valid for writes and aligned to 8 (see `new`);
-        // - a device that keeps to the protocol does not read it before the doorbell's release store.
-        unsafe { place.write(*entry) };
+/// A place in a ring of entries that goes round and round.
+///
+/// Invariant: `next` is the place of an entry from the memory's start on and before `end`, which is at most
+/// the end of the memory.
+#[derive(Debug)]
+struct Cursor<T> {
+    next: NonNull<T>,
+    end: NonNull<T>,
+    memory: SharedMemory,
+}
+
+// SAFETY: the pointer leads into the memory, which moves with the cursor; all access is through `&mut self`
+// or by atomics.
+unsafe impl<T> Send for Cursor<T> {}
+
+impl<T> Cursor<T> {
+    fn new(memory: SharedMemory, entries: u32) -> Self {
+        let start: NonNull<T> = memory.base.cast();
+        let is_within = entries > 0 && entries as usize <= memory.bytes / size_of::<T>();
+        assert!(is_within, "a ring beyond its memory");
+        // SAFETY: so many entries lie within the memory, which is one allocation.
+        let end = unsafe { start.add(entries as usize) };
+        Self { next: start, end, memory }
     }
 
-    /// Reads completion entry `index` if its phase tag equals `phase`.
+    fn start(&self) -> NonNull<T> {
+        self.memory.base.cast()
+    }
+
+    /// The index of the next entry.
     #[inline]
-    pub(crate) fn read_completion(&self, index: usize, phase: bool) -> Option<CompletionEntry> {
-        assert!(
-            index < self.bytes / size_of::<CompletionEntry>(),
-            "completion entry {index} is beyond the ring"
-        );
+    fn index(&self) -> u32 {
+        self.distance(self.next)
+    }
+
+    #[inline]
+    fn distance(&self, to: NonNull<T>) -> u32 {
+        let bytes = to.addr().get() - self.start().addr().get();
+        u32::try_from(bytes / size_of::<T>()).unwrap_or(u32::MAX)
+    }
+
+    /// Moves on by one, and round the end.
+    #[inline]
+    fn advance(&mut self) {
+        // SAFETY: at most one past the last entry, and that only until the next line.
+        self.next = unsafe { self.next.add(1) };
+        if self.next == self.end {
+            self.next = self.start();
+        }
+    }
+}
+
+/// Where the next submission entry goes.
+#[derive(Debug)]
+pub(crate) struct SubmissionCursor(Cursor<SubmissionEntry>);
+
+impl SubmissionCursor {
+    /// The start of a ring of `entries` entries.
+    pub(crate) fn new(memory: SharedMemory, entries: u32) -> Self {
+        Self(Cursor::new(memory, entries))
+    }
+
+    pub(crate) fn memory(&self) -> &SharedMemory {
+        &self.0.memory
+    }
+
+    /// The index of the next entry.
+    #[inline]
+    pub(crate) fn index(&self) -> u32 {
+        self.0.index()
+    }
+
+    /// Copies an entry into place and moves on. The device looks at it after its doorbell is rung.
+    #[inline]
+    pub(crate) fn write(&mut self, entry: &SubmissionEntry) {
+        // SAFETY:
+        // - the place is within the memory (see `Cursor`), valid for writes and aligned to 8 (see `new`);
+        // - a device that keeps to the protocol does not read it before the doorbell's release store.
+        unsafe { self.0.next.write(*entry) };
+        self.0.advance();
+    }
+}
+
+/// Where the next completion entry comes from.
+#[derive(Debug)]
+pub(crate) struct CompletionCursor {
+    place: Cursor<[AtomicU32; 4]>,
+    /// The last dword's phase tag, in its place, that a new entry has.
+    phase: u32,
+}
+
+const PHASE: u32 = 1 << 16;
+
+impl CompletionCursor {
+    /// The start of a ring of `entries` entries, all zero.
+    pub(crate) fn new(memory: SharedMemory, entries: u32) -> Self {
+        Self { place: Cursor::new(memory, entries), phase: PHASE }
+    }
+
+    pub(crate) fn memory(&self) -> &SharedMemory {
+        &self.place.memory
+    }
+
+    /// The index of the next entry.
+    #[inline]
+    pub(crate) fn index(&self) -> u32 {
+        self.place.index()
+    }
+
+    /// Whether the device has written the next entry. Takes nothing.
+    #[inline]
+    pub(crate) fn is_ready(&self) -> bool {
+        self.dwords()[3].load(Ordering::Relaxed) & PHASE == self.phase
+    }
+
+    /// Takes the next entry if the device has written one.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Option<CompletionEntry> {
+        let dwords = self.dwords();
         // The acquire load keeps the loads of the other dwords behind that of the phase tag: the device
         // writes the dword with the tag last (NVMe Base 2.0, 3.3.3.2), the software controller by a
         // release store.
-        let dw3 = self.load_dword(index * 4 + 3, Ordering::Acquire);
-        if (dw3 >> 16 & 1 == 1) != phase {
+        let dw3 = dwords[3].load(Ordering::Acquire);
+        if dw3 & PHASE != self.phase {
             return None;
         }
-        let dword = |at| self.load_dword(index * 4 + at, Ordering::Relaxed);
-        Some(CompletionEntry::from_dwords(dword(0), dword(1), dword(2), dw3))
+        let [dw0, dw1, dw2] = [0, 1, 2].map(|at| dwords[at].load(Ordering::Relaxed));
+        self.place.advance();
+        // The phase flips each time the ring comes round (NVMe Base 2.0, 3.3.3.2.3).
+        if self.place.next == self.place.start() {
+            self.phase ^= PHASE;
+        }
+        Some(CompletionEntry::from_dwords(dw0, dw1, dw2, dw3))
+    }
+
+    #[inline]
+    fn dwords(&self) -> &[AtomicU32; 4] {
+        // SAFETY:
+        // - the place is within the memory (see `Cursor`), aligned to 8 and alive (see `new`);
+        // - it is only accessed atomically, or by the device.
+        unsafe { self.place.next.as_ref() }
     }
 }

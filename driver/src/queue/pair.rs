@@ -10,6 +10,7 @@ use doorbell_spec::{Clock, Nanos, QueueId};
 use super::check::Limits;
 use super::config::QueueConfig;
 use super::ids::{CidLayout, CommandIds, IdBatch, SlotIndex};
+use super::plug::Unrung;
 use super::prp::PrpLists;
 use super::ring::{CompletionRing, SubmissionRing};
 use super::slot::{Owner, Slot};
@@ -51,7 +52,7 @@ pub struct QueuePair {
     pub(super) slots: Box<[Slot]>,
     pub(super) splits: Splits,
     /// Slots whose commands are posted and not yet rung.
-    pub(super) unrung: Vec<SlotIndex>,
+    pub(super) unrung: Unrung,
     pub(super) serial: u32,
     pub(super) empty_polls: u32,
     /// When the controller was last asked whether it is well.
@@ -110,7 +111,7 @@ impl QueuePair {
             batch: IdBatch::default(),
             slots: (0..depth).map(|slot| Slot::new(layout.first(SlotIndex(slot)))).collect(),
             splits: Splits::new(depth),
-            unrung: Vec::with_capacity(super::plug::REQUESTS_MAX),
+            unrung: Unrung::new(),
             serial: 0,
             empty_polls: 0,
             counters: Arc::new(Counters::default()),
@@ -200,7 +201,7 @@ impl QueuePair {
         let mut ended = Vec::new();
         for _ in 0..=u32::from(self.depth) {
             let Some(entry) = self.cq.pop() else { break };
-            ended.extend(self.end_command(&entry, now));
+            ended.extend(self.end_command(entry, now));
         }
         self.cq.ring();
         ended

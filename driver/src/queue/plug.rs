@@ -32,6 +32,38 @@ enum Nesting {
     Inner,
 }
 
+/// Slots whose commands are posted and not yet rung, in order.
+#[derive(Debug)]
+pub(super) struct Unrung {
+    slots: [SlotIndex; REQUESTS_MAX],
+    count: usize,
+}
+
+const _: () = assert!(REQUESTS_MAX.is_power_of_two(), "an index is masked");
+
+impl Unrung {
+    pub(super) fn new() -> Self {
+        Self { slots: [SlotIndex(0); REQUESTS_MAX], count: 0 }
+    }
+
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Adds one, of at most [`REQUESTS_MAX`], and says whether that was the last for which there is room.
+    #[inline]
+    fn push(&mut self, slot: SlotIndex) -> bool {
+        self.slots[self.count & (REQUESTS_MAX - 1)] = slot;
+        self.count += 1;
+        self.count == REQUESTS_MAX
+    }
+
+    fn slots(&self) -> &[SlotIndex] {
+        self.slots.get(..self.count).unwrap_or(&self.slots)
+    }
+}
+
 impl QueuePair {
     /// Says that about `expected` requests follow. Takes so many command identifiers at once (64 at most
     /// at a time); those that are not used go back at the end.
@@ -53,6 +85,14 @@ impl QueuePair {
         self.ring();
     }
 
+    /// The same for a call that usually finds nothing to end.
+    #[inline]
+    pub(super) fn end_forgotten_plug(&mut self) {
+        if !self.unrung.is_empty() || !self.batch.is_empty() {
+            self.flush_plug();
+        }
+    }
+
     /// Rings the doorbell if something was posted, and starts the clock of those requests.
     #[inline]
     pub(super) fn ring(&mut self) {
@@ -64,10 +104,11 @@ impl QueuePair {
     fn ring_posted(&mut self) {
         // 0 is "not rung".
         let now = self.clock.now().max(Nanos(1));
-        self.counters.commands.add(self.unrung.len() as u64);
-        for slot in self.unrung.drain(..) {
+        self.counters.commands.add(self.unrung.slots().len() as u64);
+        for slot in self.unrung.slots() {
             self.slots[slot.index()].rung_at = now;
         }
+        self.unrung.count = 0;
         self.sq.ring();
         self.counters.submission_doorbells.add(1);
     }
@@ -75,8 +116,7 @@ impl QueuePair {
     /// Notes a posted command, and rings if the plug is full.
     #[inline]
     pub(super) fn posted(&mut self, slot: SlotIndex) {
-        self.unrung.push(slot);
-        if self.unrung.len() >= REQUESTS_MAX {
+        if self.unrung.push(slot) {
             self.ring_posted();
         }
     }
@@ -118,6 +158,12 @@ impl Plug<'_> {
     #[must_use]
     pub fn depth(&self) -> u32 {
         self.queue.depth()
+    }
+
+    /// The queue behind it.
+    #[inline]
+    pub(super) fn queue(&mut self) -> &mut QueuePair {
+        self.queue
     }
 
     /// A plug for use inside of a poll, which rings at its own end.

@@ -5,6 +5,7 @@ use doorbell_spec::{Cid, CompletionEntry, Nanos};
 use super::ids::SlotIndex;
 use super::pair::QueuePair;
 use super::plug::Plug;
+use super::prp::NO_PAGE;
 use super::slot::{Owner, Slot};
 use crate::completion::{Completion, IoError};
 
@@ -27,16 +28,17 @@ impl QueuePair {
     /// [`IoError::ControllerFailed`].
     #[inline]
     pub fn poll(&mut self, budget: usize, mut on_completion: impl FnMut(&mut Plug<'_>, Completion)) -> usize {
-        self.flush_plug();
-        let budget = budget.min(usize::from(self.depth));
-        if budget == 0 {
-            return 0;
+        self.end_forgotten_plug();
+        if !self.cq.is_ready() {
+            self.empty_polls = self.empty_polls.wrapping_add(1);
+            if !self.empty_polls.is_multiple_of(EMPTY_POLLS_PER_LOOK) {
+                return 0;
+            }
+            return self.poll_idle(budget, &mut on_completion);
         }
-        let Some(first) = self.cq.pop() else {
-            return self.poll_empty(budget, &mut on_completion);
-        };
+        let budget = budget.min(usize::from(self.depth));
         let now = self.clock.now();
-        let completed = self.reap(first, budget, now, &mut on_completion);
+        let completed = self.reap(budget, now, &mut on_completion);
         if self.checked_at == now && self.shared.is_running() {
             return completed;
         }
@@ -44,37 +46,66 @@ impl QueuePair {
         completed + self.poll_idle(budget - completed, &mut on_completion)
     }
 
-    /// Ends the commands that up to `budget` entries name, `first` before all others.
+    /// Ends the commands that up to `budget` entries name.
     #[inline]
     fn reap(
         &mut self,
-        first: CompletionEntry,
         budget: usize,
         now: Nanos,
         on_completion: &mut impl FnMut(&mut Plug<'_>, Completion),
     ) -> usize {
-        let guard = RingAtEnd(self);
-        let mut completed = 0;
-        let mut next = Some(first);
-        for used in 1..=budget {
-            let Some(entry) = next else { break };
-            let completion = guard.0.end_command(&entry, now);
-            // Parts of large requests go first: their request was accepted before anything that the
-            // callback may submit.
-            guard.0.continue_splits();
-            if let Some(completion) = completion {
-                completed += 1;
-                on_completion(&mut Plug::inner(guard.0), completion);
-            }
-            next = if used < budget { guard.0.cq.pop() } else { None };
+        let mut guard = RingAtEnd { plug: Plug::inner(self), completed: 0 };
+        let mut handed_over = 0;
+        for _ in 0..budget {
+            let queue = guard.plug.queue();
+            let Some(entry) = queue.cq.pop() else { break };
+            let completion = match queue.end_request(entry, now) {
+                Some(completion) => {
+                    guard.completed += 1;
+                    completion
+                }
+                None => match queue.end_command(entry, now) {
+                    Some(completion) => completion,
+                    None => continue,
+                },
+            };
+            handed_over += 1;
+            on_completion(&mut guard.plug, completion);
         }
-        completed
+        handed_over
+    }
+
+    /// Ends a request of one command that has succeeded. `None` if the entry is anything else, and then
+    /// nothing has been done: [`QueuePair::end_command`] knows all cases.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the completion is then taken apart in registers")]
+    fn end_request(&mut self, entry: CompletionEntry, now: Nanos) -> Option<Completion> {
+        let cid = Cid(entry.cid);
+        let index = self.layout.slot(cid);
+        let slot = self.slots.get_mut(index.index())?;
+        let is_its_own = slot.owner == Owner::Request && slot.cid == cid && slot.rung_at != Nanos(0);
+        let is_plausible = entry.sq_id == self.id.0 && self.sq.is_possible_head(entry.sq_head);
+        let is_simple = entry.status().is_success() && slot.chain == NO_PAGE && !self.splits.is_waiting();
+        if !is_its_own || !is_plausible || !is_simple {
+            return None;
+        }
+        slot.owner = Owner::Nobody;
+        slot.cid = self.layout.next(cid);
+        self.checked_at = now;
+        self.ids.release(index);
+        Some(Completion {
+            user_data: slot.user_data,
+            result: Ok(entry.dw0),
+            buffer: std::mem::take(&mut slot.buffer),
+            latency_ns: now.since(slot.rung_at),
+        })
     }
 
     /// Ends the command that an entry names, if there is such a one. Answers the request's completion if
     /// that was all of it.
-    #[inline]
-    pub(super) fn end_command(&mut self, entry: &CompletionEntry, now: Nanos) -> Option<Completion> {
+    #[cold]
+    #[inline(never)]
+    pub(super) fn end_command(&mut self, entry: CompletionEntry, now: Nanos) -> Option<Completion> {
         let cid = Cid(entry.cid);
         let index = self.layout.slot(cid);
         let live =
@@ -99,6 +130,9 @@ impl QueuePair {
             Some(_) => self.counters.failed.add(1),
             None => {}
         }
+        // Parts of large requests go first: their request was accepted before anything that the callback
+        // may submit.
+        self.continue_splits();
         completion
     }
 
@@ -106,7 +140,7 @@ impl QueuePair {
     fn take_completion(
         &mut self,
         index: SlotIndex,
-        entry: &CompletionEntry,
+        entry: CompletionEntry,
         now: Nanos,
     ) -> Option<Completion> {
         let slot = &mut self.slots[index.index()];
@@ -135,25 +169,11 @@ impl QueuePair {
         slot.owner = Owner::Nobody;
         slot.cid = self.layout.next(slot.cid);
         self.lists.release(slot.chain);
-        slot.chain = super::prp::NO_PAGE;
+        slot.chain = NO_PAGE;
         self.ids.release(index);
     }
 
-    /// A poll that found no entry: looks now and then whether the controller is still well.
-    #[inline]
-    fn poll_empty(
-        &mut self,
-        budget: usize,
-        on_completion: &mut impl FnMut(&mut Plug<'_>, Completion),
-    ) -> usize {
-        self.empty_polls = self.empty_polls.wrapping_add(1);
-        let look = self.empty_polls.is_multiple_of(EMPTY_POLLS_PER_LOOK);
-        if !look && self.splits.is_quiet() && self.shared.is_running() {
-            return 0;
-        }
-        self.poll_idle(budget, on_completion)
-    }
-
+    /// A poll that has nothing to reap, or nothing that counts: looks whether the controller is still well.
     #[cold]
     fn poll_idle(
         &mut self,
@@ -205,13 +225,19 @@ impl QueuePair {
 }
 
 /// Rings both doorbells when a poll ends, also when it ends by a panic of the callback.
-struct RingAtEnd<'a>(&'a mut QueuePair);
+struct RingAtEnd<'a> {
+    plug: Plug<'a>,
+    /// Requests that ended well and are not yet counted.
+    completed: u64,
+}
 
 impl Drop for RingAtEnd<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.0.cq.ring();
-        self.0.counters.completion_doorbells.add(1);
-        self.0.flush_plug();
+        let queue = self.plug.queue();
+        queue.cq.ring();
+        queue.counters.completed.add(self.completed);
+        queue.counters.completion_doorbells.add(1);
+        queue.end_forgotten_plug();
     }
 }

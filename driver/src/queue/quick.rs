@@ -22,19 +22,23 @@ impl Quick {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a part of the submission, which is inlined too")]
     pub(super) fn of(namespace: &Geometry, lba: Lba, buffer: &DmaBuf, limits: &Limits) -> Option<Self> {
-        let is_ours = namespace.controller == limits.controller && buffer.space() == limits.space;
-        // A namespace with an optimal boundary or metadata takes the long way.
-        if !is_ours || namespace.boundary != 0 || namespace.metadata_bytes != 0 {
-            return None;
-        }
         let (start, bytes) = (buffer.iova().0, buffer.len() as u64);
         let blocks = bytes >> namespace.block_shift;
-        let is_whole = blocks << namespace.block_shift == bytes && start.is_multiple_of(4);
+        // Everything that must be 0 at once: another controller, an optimal boundary, metadata, an address
+        // that is not aligned, part of a block.
+        let odd = u64::from(namespace.controller.0 ^ limits.controller.0)
+            | u64::from(namespace.boundary)
+            | u64::from(namespace.metadata_bytes)
+            | start & 3
+            | bytes ^ blocks << namespace.block_shift;
         let page_mask = limits.page_bytes - 1;
         // The end relative to the first page. Within two pages it is far below 65,536 blocks.
         let end = (start & page_mask) + bytes;
-        let fits = end <= 2 * limits.page_bytes && bytes <= limits.transfer_bytes_max;
-        if !is_whole || !fits || !namespace.contains(lba, blocks) {
+        if odd != 0
+            || end > limits.quick_end
+            || buffer.space() != limits.space
+            || !namespace.contains(lba, blocks)
+        {
             return None;
         }
         let second = (start & !page_mask) + limits.page_bytes;

@@ -9,15 +9,14 @@ use std::sync::Arc;
 use doorbell_hugepages::DmaBuf;
 use doorbell_spec::{CompletionEntry, Doorbell, Iova, SubmissionEntry};
 
-use super::memory::SharedMemory;
+use super::memory::{CompletionCursor, SharedMemory, SubmissionCursor};
 
 /// A submission queue as the host sees it.
 #[derive(Debug)]
 pub(crate) struct SubmissionRing {
-    memory: SharedMemory,
+    cursor: SubmissionCursor,
     doorbell: Doorbell,
     entries: u32,
-    tail: u32,
     rung: u32,
 }
 
@@ -25,33 +24,33 @@ impl SubmissionRing {
     /// An empty ring of `entries` (2 to 65,536) entries in `memory`.
     pub(crate) fn new(memory: SharedMemory, entries: u32, doorbell: Doorbell) -> Self {
         debug_assert!((2..=65_536).contains(&entries));
-        Self { memory, doorbell, entries, tail: 0, rung: 0 }
+        Self { cursor: SubmissionCursor::new(memory, entries), doorbell, entries, rung: 0 }
     }
 
     /// Writes an entry at the tail. Does not ring, and does not look for room: the command's slot is it.
     #[inline]
     pub(crate) fn post(&mut self, entry: &SubmissionEntry) {
-        self.memory.write_submission(self.tail as usize, entry);
-        self.tail = wrap(self.tail + 1, self.entries);
+        self.cursor.write(entry);
     }
 
     /// Tells the device about everything posted. Does nothing if it knows already.
     #[inline]
     pub(crate) fn ring(&mut self) {
-        if self.rung != self.tail {
-            self.doorbell.ring(self.tail);
-            self.rung = self.tail;
+        let tail = self.cursor.index();
+        if self.rung != tail {
+            self.doorbell.ring(tail);
+            self.rung = tail;
         }
     }
 
     /// Where the device finds the ring.
     pub(crate) fn iova(&self) -> Iova {
-        self.memory.iova()
+        self.cursor.memory().iova()
     }
 
     /// Keeps the ring's memory from being freed.
     pub(crate) fn keeper(&self) -> Arc<DmaBuf> {
-        self.memory.keeper()
+        self.cursor.memory().keeper()
     }
 
     /// Whether a head that the device reports can be true: an index within the ring.
@@ -64,54 +63,49 @@ impl SubmissionRing {
 /// A completion queue as the host sees it.
 #[derive(Debug)]
 pub(crate) struct CompletionRing {
-    memory: SharedMemory,
+    cursor: CompletionCursor,
     doorbell: Doorbell,
-    entries: u32,
-    head: u32,
     told: u32,
-    phase: bool,
 }
 
 impl CompletionRing {
     /// An empty ring of `entries` (2 to 65,536) entries in `memory`, which must be zeroed.
     pub(crate) fn new(memory: SharedMemory, entries: u32, doorbell: Doorbell) -> Self {
         debug_assert!((2..=65_536).contains(&entries));
-        Self { memory, doorbell, entries, head: 0, told: 0, phase: true }
+        Self { cursor: CompletionCursor::new(memory, entries), doorbell, told: 0 }
+    }
+
+    /// Whether there is an entry to take.
+    #[inline]
+    pub(crate) fn is_ready(&self) -> bool {
+        self.cursor.is_ready()
     }
 
     /// Takes the next entry if the device has written one. Does not tell the device.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<CompletionEntry> {
-        let entry = self.memory.read_completion(self.head as usize, self.phase)?;
-        self.head = wrap(self.head + 1, self.entries);
-        // The phase flips each time the ring comes round (NVMe Base 2.0, 3.3.3.2.3).
-        self.phase ^= self.head == 0;
-        Some(entry)
+        self.cursor.take()
     }
 
     /// Where the device finds the ring.
     pub(crate) fn iova(&self) -> Iova {
-        self.memory.iova()
+        self.cursor.memory().iova()
     }
 
     /// Keeps the ring's memory from being freed.
     pub(crate) fn keeper(&self) -> Arc<DmaBuf> {
-        self.memory.keeper()
+        self.cursor.memory().keeper()
     }
 
     /// Tells the device how far the host has read. Does nothing if it knows already.
     #[inline]
     pub(crate) fn ring(&mut self) {
-        if self.told != self.head {
-            self.doorbell.ring(self.head);
-            self.told = self.head;
+        let head = self.cursor.index();
+        if self.told != head {
+            self.doorbell.ring(head);
+            self.told = head;
         }
     }
-}
-
-#[inline]
-fn wrap(index: u32, entries: u32) -> u32 {
-    if index == entries { 0 } else { index }
 }
 
 #[cfg(test)]
@@ -161,8 +155,8 @@ mod tests {
                 assert_eq!(ring.pop(), None, "the device has not written entry {at} of round {round}");
                 let index = usize::try_from(at).expect("small");
                 let cid = round * 16 + at;
-                ring.memory.store_qword(index * 2, at);
-                ring.memory.store_qword(index * 2 + 1, phase << 48 | cid << 32 | at);
+                ring.cursor.memory().store_qword(index * 2, at);
+                ring.cursor.memory().store_qword(index * 2 + 1, phase << 48 | cid << 32 | at);
                 let entry = ring.pop().expect("written");
                 assert_eq!((u64::from(entry.cid), u64::from(entry.sq_head)), (cid, at));
                 ring.ring();

@@ -164,13 +164,6 @@ impl Splits {
         Some((split.request.user_data, split.request.buffer))
     }
 
-    /// Whether nothing of them waits to be reported. (What waits to be submitted goes on when a command
-    /// completes.)
-    #[inline]
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.over.is_empty()
-    }
-
     /// How many requests are in here.
     pub(crate) fn len(&self) -> usize {
         self.entries.len() - self.free.len()

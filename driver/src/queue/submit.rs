@@ -76,7 +76,11 @@ impl QueuePair {
         }
         match handle.place {
             Place::Split(index) => match self.splits.cancel(index, handle.serial) {
-                Some(Stopped::Rest) => Cancelled::Rest,
+                Some(Stopped::Rest) => {
+                    // It may be over by this alone: the next poll looks, even if it finds no completion.
+                    self.empty_polls = u32::MAX;
+                    Cancelled::Rest
+                }
                 Some(Stopped::Nothing) => Cancelled::UnderWay,
                 None => Cancelled::Ended,
             },
@@ -96,17 +100,12 @@ impl QueuePair {
     #[expect(clippy::result_large_err, reason = "the request goes back to its caller as it came")]
     pub(super) fn post(&mut self, request: Request) -> Result<RequestHandle, Rejected> {
         let Request { operation, namespace, lba, blocks, buffer, user_data, options } = request;
-        let buffer = match buffer {
-            Buffer::Whole(buffer) => match self.quick_slot(operation, &namespace, lba, &buffer) {
-                Some((slot, quick)) => {
-                    let command =
-                        Command { operation, namespace: &namespace, options, lba, blocks: quick.blocks };
-                    return Ok(self.post_command(slot, &command, quick.pointer, (user_data, buffer.into())));
-                }
-                None => Buffer::Whole(buffer),
-            },
-            buffer => buffer,
-        };
+        if let Buffer::Whole(whole) = &buffer
+            && let Some((slot, quick)) = self.quick_slot(operation, &namespace, lba, whole)
+        {
+            let command = Command { operation, namespace: &namespace, options, lba, blocks: quick.blocks };
+            return Ok(self.post_command(slot, &command, quick.pointer, (user_data, buffer)));
+        }
         self.post_any(Request { operation, namespace, lba, blocks, buffer, user_data, options })
     }
 
