@@ -5,8 +5,8 @@
 
 Prints how many blocks are right; exit status 1 with the first block that is not, 2 for wrong usage.
 
-A block, all numbers little-endian: magic "DBELLVFY", LBA (u64), generation (u64), seed (u64), CRC-32C of bytes
-40 to the end (u32), zero (u32), then words of 8 bytes from splitmix64, started with
+A block, all numbers little-endian: magic "DBELLVFY", LBA (u64), generation (u64), seed (u64), CRC-32C of
+bytes 40 to the end (u32), zero (u32), then words of 8 bytes from splitmix64, started with
 mix(mix(mix(seed) ^ lba) ^ generation).
 """
 
