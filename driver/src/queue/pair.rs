@@ -13,7 +13,7 @@ use super::ids::{CidLayout, CommandIds, IdBatch, SlotIndex};
 use super::plug::Unrung;
 use super::prp::PrpLists;
 use super::ring::{CompletionRing, SubmissionRing};
-use super::slot::{Owner, Slot};
+use super::slot::{Owner, Slot, SlotUse};
 use super::split::Splits;
 use super::stats::{Counters, QueueStats};
 use crate::buffer::Buffer;
@@ -201,7 +201,7 @@ impl QueuePair {
         let mut ended = Vec::new();
         for _ in 0..=u32::from(self.depth) {
             let Some(entry) = self.cq.pop() else { break };
-            ended.extend(self.end_command(entry, now));
+            ended.extend(self.end_command(&entry, now));
         }
         self.cq.ring();
         ended
@@ -221,7 +221,7 @@ impl QueuePair {
             self.swept = Some(from);
             return Some(request);
         }
-        let next = self.slots[from..].iter().position(|slot| slot.owner == Owner::Request);
+        let next = self.slots[from..].iter().position(|slot| slot.owner() == Owner::Request);
         let index = next.map(|offset| from + offset);
         self.swept = Some(index.unwrap_or(self.slots.len()));
         let slot = &mut self.slots[index?];
@@ -233,7 +233,7 @@ impl QueuePair {
     /// Forgets the parts of all large requests, which are then answered whatever becomes of their parts.
     fn abandon_parts(&mut self) {
         for part in 0..self.slots.len() {
-            if matches!(self.slots[part].owner, Owner::Split(_)) {
+            if matches!(self.slots[part].owner(), Owner::Split(_)) {
                 self.vacate(part);
             }
         }
@@ -241,7 +241,8 @@ impl QueuePair {
     }
 
     fn vacate(&mut self, index: usize) {
-        self.slots[index].owner = Owner::Nobody;
+        let slot = &mut self.slots[index];
+        slot.slot_use = SlotUse::free(slot.slot_use.cid());
         self.ids.release(SlotIndex(u16::try_from(index).unwrap_or(u16::MAX)));
     }
 }

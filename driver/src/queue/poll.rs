@@ -6,7 +6,7 @@ use super::ids::SlotIndex;
 use super::pair::QueuePair;
 use super::plug::Plug;
 use super::prp::NO_PAGE;
-use super::slot::{Owner, Slot};
+use super::slot::{Owner, SlotUse};
 use crate::completion::{Completion, IoError};
 
 /// Empty polls between two readings of the clock.
@@ -36,18 +36,29 @@ impl QueuePair {
             }
             return self.poll_idle(budget, &mut on_completion);
         }
+        self.poll_ready(budget, &mut on_completion)
+    }
+
+    /// A poll that has something to reap. Apart, so that an empty one is short.
+    #[inline(never)]
+    fn poll_ready(
+        &mut self,
+        budget: usize,
+        on_completion: &mut impl FnMut(&mut Plug<'_>, Completion),
+    ) -> usize {
         let budget = budget.min(usize::from(self.depth));
         let now = self.clock.now();
-        let completed = self.reap(budget, now, &mut on_completion);
+        let completed = self.reap(budget, now, on_completion);
         if self.checked_at == now && self.shared.is_running() {
             return completed;
         }
         // All of it was noise, which says nothing about the controller, or the controller has failed.
-        completed + self.poll_idle(budget - completed, &mut on_completion)
+        completed + self.poll_idle(budget - completed, on_completion)
     }
 
-    /// Ends the commands that up to `budget` entries name.
-    #[inline]
+    /// Ends the commands that up to `budget` entries name. Answers how many requests that were.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "has one caller")]
     fn reap(
         &mut self,
         budget: usize,
@@ -55,62 +66,49 @@ impl QueuePair {
         on_completion: &mut impl FnMut(&mut Plug<'_>, Completion),
     ) -> usize {
         let mut guard = RingAtEnd { plug: Plug::inner(self), completed: 0 };
-        let mut handed_over = 0;
+        let mut otherwise = 0;
         for _ in 0..budget {
             let queue = guard.plug.queue();
             let Some(entry) = queue.cq.pop() else { break };
-            let completion = match queue.end_request(entry, now) {
-                Some(completion) => {
-                    guard.completed += 1;
-                    completion
-                }
-                None => match queue.end_command(entry, now) {
-                    Some(completion) => completion,
-                    None => continue,
-                },
-            };
-            handed_over += 1;
-            on_completion(&mut guard.plug, completion);
+            let cid = Cid(entry.cid);
+            let index = queue.layout.slot(cid);
+            // The common case: a request of one command, whose command has succeeded, and nobody else waits
+            // for its slot. All else is known to `end_command`.
+            if let Some(slot) = queue.slots.get_mut(index.index())
+                && slot.slot_use == SlotUse::request(cid, NO_PAGE)
+                && slot.rung_at != Nanos(0)
+                && queue.sq.is_from(queue.id, &entry)
+                && entry.status().is_success()
+                && !queue.splits.is_waiting()
+            {
+                slot.slot_use = SlotUse::free(queue.layout.next(cid));
+                queue.checked_at = now;
+                queue.ids.release(index);
+                guard.completed += 1;
+                let completion = Completion {
+                    user_data: slot.user_data,
+                    result: Ok(entry.dw0),
+                    buffer: std::mem::take(&mut slot.buffer),
+                    latency_ns: now.since(slot.rung_at),
+                };
+                on_completion(&mut guard.plug, completion);
+            } else {
+                otherwise += guard.plug.end_command(entry, now, on_completion);
+            }
         }
-        handed_over
-    }
-
-    /// Ends a request of one command that has succeeded. `None` if the entry is anything else, and then
-    /// nothing has been done: [`QueuePair::end_command`] knows all cases.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "the completion is then taken apart in registers")]
-    fn end_request(&mut self, entry: CompletionEntry, now: Nanos) -> Option<Completion> {
-        let cid = Cid(entry.cid);
-        let index = self.layout.slot(cid);
-        let slot = self.slots.get_mut(index.index())?;
-        let is_its_own = slot.owner == Owner::Request && slot.cid == cid && slot.rung_at != Nanos(0);
-        let is_plausible = entry.sq_id == self.id.0 && self.sq.is_possible_head(entry.sq_head);
-        let is_simple = entry.status().is_success() && slot.chain == NO_PAGE && !self.splits.is_waiting();
-        if !is_its_own || !is_plausible || !is_simple {
-            return None;
-        }
-        slot.owner = Owner::Nobody;
-        slot.cid = self.layout.next(cid);
-        self.checked_at = now;
-        self.ids.release(index);
-        Some(Completion {
-            user_data: slot.user_data,
-            result: Ok(entry.dw0),
-            buffer: std::mem::take(&mut slot.buffer),
-            latency_ns: now.since(slot.rung_at),
-        })
+        usize::try_from(guard.completed).unwrap_or(usize::MAX) + otherwise
     }
 
     /// Ends the command that an entry names, if there is such a one. Answers the request's completion if
     /// that was all of it.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn end_command(&mut self, entry: CompletionEntry, now: Nanos) -> Option<Completion> {
+    pub(super) fn end_command(&mut self, entry: &CompletionEntry, now: Nanos) -> Option<Completion> {
         let cid = Cid(entry.cid);
         let index = self.layout.slot(cid);
-        let live =
-            self.slots.get(index.index()).is_some_and(|slot| slot.owner != Owner::Nobody && slot.cid == cid);
-        if entry.sq_id != self.id.0 || !self.sq.is_possible_head(entry.sq_head) {
+        let live = self
+            .slots
+            .get(index.index())
+            .is_some_and(|slot| slot.owner() != Owner::Nobody && slot.slot_use.cid() == cid);
+        if !self.sq.is_from(self.id, entry) {
             self.counters.malformed_completions.add(1);
             // The head is only counted: nothing here relies on it. Another queue's completion is not ours.
             if entry.sq_id != self.id.0 {
@@ -136,40 +134,31 @@ impl QueuePair {
         completion
     }
 
-    #[inline]
     fn take_completion(
         &mut self,
         index: SlotIndex,
-        entry: CompletionEntry,
+        entry: &CompletionEntry,
         now: Nanos,
     ) -> Option<Completion> {
         let slot = &mut self.slots[index.index()];
         let status = entry.status();
-        match slot.owner {
-            Owner::Split(split) => self.splits.part_ended(split, slot.lba, status, slot.rung_at, now),
-            _ => {
-                let lba = slot.lba;
-                Some(Completion {
-                    user_data: slot.user_data,
-                    result: if status.is_success() {
-                        Ok(entry.dw0)
-                    } else {
-                        Err(IoError::Status { status, lba })
-                    },
-                    buffer: std::mem::take(&mut slot.buffer),
-                    latency_ns: now.since(slot.rung_at),
-                })
-            }
+        let lba = slot.lba;
+        if let Owner::Split(split) = slot.owner() {
+            return self.splits.part_ended(split, lba, status, slot.rung_at, now);
         }
+        let result = if status.is_success() { Ok(entry.dw0) } else { Err(IoError::Status { status, lba }) };
+        Some(Completion {
+            user_data: slot.user_data,
+            result,
+            buffer: std::mem::take(&mut slot.buffer),
+            latency_ns: now.since(slot.rung_at),
+        })
     }
 
-    #[inline]
     fn release_slot(&mut self, index: SlotIndex) {
-        let slot: &mut Slot = &mut self.slots[index.index()];
-        slot.owner = Owner::Nobody;
-        slot.cid = self.layout.next(slot.cid);
-        self.lists.release(slot.chain);
-        slot.chain = NO_PAGE;
+        let slot = &mut self.slots[index.index()];
+        self.lists.release(slot.slot_use.chain());
+        slot.slot_use = SlotUse::free(self.layout.next(slot.slot_use.cid()));
         self.ids.release(index);
     }
 
@@ -221,6 +210,22 @@ impl QueuePair {
             on_completion(&mut Plug::inner(self), Completion { user_data, result, buffer, latency_ns: 0 });
         }
         completed
+    }
+}
+
+impl Plug<'_> {
+    /// Ends the command that an entry names, whatever it is. Answers how many requests that ended: 0 or 1.
+    #[cold]
+    #[inline(never)]
+    fn end_command(
+        &mut self,
+        entry: CompletionEntry,
+        now: Nanos,
+        on_completion: &mut dyn FnMut(&mut Plug<'_>, Completion),
+    ) -> usize {
+        let Some(completion) = self.queue().end_command(&entry, now) else { return 0 };
+        on_completion(self, completion);
+        1
     }
 }
 

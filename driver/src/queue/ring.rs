@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use doorbell_hugepages::DmaBuf;
-use doorbell_spec::{CompletionEntry, Doorbell, Iova, SubmissionEntry};
+use doorbell_spec::{CompletionEntry, Doorbell, Iova, QueueId, SubmissionEntry};
 
 use super::memory::{CompletionCursor, SharedMemory, SubmissionCursor};
 
@@ -53,10 +53,12 @@ impl SubmissionRing {
         self.cursor.memory().keeper()
     }
 
-    /// Whether a head that the device reports can be true: an index within the ring.
+    /// Whether an entry can be true in what it says of this queue: its number, and a head within the ring.
     #[inline]
-    pub(crate) fn is_possible_head(&self, head: u16) -> bool {
-        u32::from(head) < self.entries
+    pub(crate) fn is_from(&self, id: QueueId, entry: &CompletionEntry) -> bool {
+        // Both fields in one comparison: another number makes the difference larger than any ring.
+        let says = u32::from(entry.sq_id) << 16 | u32::from(entry.sq_head);
+        says ^ (u32::from(id.0) << 16) < self.entries
     }
 }
 
@@ -139,8 +141,13 @@ mod tests {
                 ring.ring();
                 assert_eq!(cells[0].load(Ordering::Acquire), posted % entries);
             }
-            assert!(ring.is_possible_head(u16::try_from(entries - 1).expect("16 bits")));
-            assert_eq!(ring.is_possible_head(u16::MAX), entries == 65_536);
+            let entry = |sq_id, sq_head| CompletionEntry { sq_id, sq_head, ..CompletionEntry::default() };
+            let last = u16::try_from(entries - 1).expect("16 bits");
+            assert!(ring.is_from(QueueId(3), &entry(3, last)));
+            assert!(
+                !ring.is_from(QueueId(3), &entry(2, 0)) && !ring.is_from(QueueId(3), &entry(u16::MAX, 0))
+            );
+            assert_eq!(ring.is_from(QueueId(3), &entry(3, u16::MAX)), entries == 65_536);
         }
     }
 

@@ -2,14 +2,14 @@
 
 use doorbell_hugepages::DmaBuf;
 use doorbell_spec::command::{FORCE_UNIT_ACCESS, NvmOpcode};
-use doorbell_spec::{Blocks, Lba, Nanos, SubmissionEntry};
+use doorbell_spec::{Blocks, Cid, Lba, Nanos, SubmissionEntry};
 
 use super::check::{Remainder, check, command_blocks};
 use super::ids::SlotIndex;
 use super::pair::{QueueNumber, QueuePair};
 use super::prp::DataPointer;
 use super::quick::Quick;
-use super::slot::Owner;
+use super::slot::{Owner, SlotUse};
 use super::split::Stopped;
 use crate::buffer::Buffer;
 use crate::error::SubmitError;
@@ -85,7 +85,7 @@ impl QueuePair {
                 None => Cancelled::Ended,
             },
             Place::Slot(slot) => match self.slots.get(slot.index()) {
-                Some(it) if it.owner == Owner::Request && it.serial == handle.serial => Cancelled::UnderWay,
+                Some(it) if it.owner() == Owner::Request && it.serial == handle.serial => Cancelled::UnderWay,
                 _ => Cancelled::Ended,
             },
         }
@@ -104,7 +104,8 @@ impl QueuePair {
             && let Some((slot, quick)) = self.quick_slot(operation, &namespace, lba, whole)
         {
             let command = Command { operation, namespace: &namespace, options, lba, blocks: quick.blocks };
-            return Ok(self.post_command(slot, &command, quick.pointer, (user_data, buffer)));
+            self.keep(slot, user_data, buffer);
+            return Ok(self.post_command(slot, &command, quick.pointer));
         }
         self.post_any(Request { operation, namespace, lba, blocks, buffer, user_data, options })
     }
@@ -126,6 +127,16 @@ impl QueuePair {
         Some((self.acquire_slot()?, quick))
     }
 
+    /// Keeps what belongs to a request until its end.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the buffer is moved once")]
+    fn keep(&mut self, slot: SlotIndex, user_data: u64, buffer: Buffer) {
+        let it = &mut self.slots[slot.index()];
+        it.user_data = user_data;
+        // What a free slot holds is `Buffer::None`: there is nothing to drop, and no need to look.
+        std::mem::forget(std::mem::replace(&mut it.buffer, buffer));
+    }
+
     /// Writes the entry of a request that is one command.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the operation is a constant where it is called")]
@@ -134,16 +145,12 @@ impl QueuePair {
         slot: SlotIndex,
         command: &Command<'_>,
         pointer: DataPointer,
-        (user_data, buffer): (u64, Buffer),
     ) -> RequestHandle {
         self.serial = self.serial.wrapping_add(1);
-        self.write_entry(slot, command, pointer);
         let it = &mut self.slots[slot.index()];
-        it.owner = Owner::Request;
-        it.user_data = user_data;
-        // What a free slot holds is `Buffer::None`: there is nothing to drop, and no need to look.
-        std::mem::forget(std::mem::replace(&mut it.buffer, buffer));
-        self.posted(slot);
+        let cid = it.slot_use.cid();
+        it.slot_use = SlotUse::request(cid, pointer.chain);
+        self.write_entry(slot, cid, command, pointer);
         RequestHandle { place: Place::Slot(slot), serial: self.serial, queue: self.number }
     }
 
@@ -187,7 +194,8 @@ impl QueuePair {
             lba: request.lba,
             blocks: if request.operation == Operation::Deallocate { request.blocks.0.into() } else { blocks },
         };
-        let handle = self.post_command(slot, &command, pointer, (request.user_data, request.buffer));
+        let handle = self.post_command(slot, &command, pointer);
+        self.keep(slot, request.user_data, request.buffer);
         self.posted_bytes(blocks << request.namespace.block_shift);
         Ok(handle)
     }
@@ -227,10 +235,11 @@ impl QueuePair {
         let lba = Lba(rest.lba.0 + rest.done);
         let namespace = *rest.namespace;
         let command = Command { operation: rest.operation, namespace: &namespace, options, lba, blocks };
-        self.write_entry(slot, &command, pointer);
-        self.slots[slot.index()].owner = Owner::Split(index);
+        let it = &mut self.slots[slot.index()];
+        let cid = it.slot_use.cid();
+        it.slot_use = SlotUse::part(cid, index, pointer.chain);
+        self.write_entry(slot, cid, &command, pointer);
         self.splits.submitted(index, blocks);
-        self.posted(slot);
         self.posted_bytes(blocks << namespace.block_shift);
         true
     }
@@ -243,17 +252,17 @@ impl QueuePair {
     /// Writes the entry of a command into the ring, and into its slot what its end will need.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "most fields of the entry are constants where it is called")]
-    fn write_entry(&mut self, slot: SlotIndex, command: &Command<'_>, pointer: DataPointer) {
-        let it = &mut self.slots[slot.index()];
+    fn write_entry(&mut self, slot: SlotIndex, cid: Cid, command: &Command<'_>, pointer: DataPointer) {
         let mut entry = command.entry();
-        entry.cid = it.cid.0;
+        entry.cid = cid.0;
         entry.prp1 = pointer.prp1;
         entry.prp2 = pointer.prp2;
-        it.chain = pointer.chain;
+        self.sq.post(&entry);
+        let it = &mut self.slots[slot.index()];
         it.lba = command.lba;
         it.rung_at = Nanos(0);
         it.serial = self.serial;
-        self.sq.post(&entry);
+        self.posted(slot);
     }
 }
 

@@ -2,13 +2,13 @@
 //!
 //! `doorbell-instructions io DEPTH COUNT` runs about COUNT reads at a depth, `doorbell-instructions
 //! empty-poll COUNT` polls an idle queue COUNT times. The software controller and the choice of blocks stay
-//! outside of the functions that are counted; making the request, and taking the buffer back, are inside.
+//! outside of the functions that are counted; making the request is inside.
 
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use doorbell::{
-    Buffer, Clock, ControllerOptions, DmaBuf, DmaSpace, DmaSpaceConfig, HugePolicy, Lba, Namespace, Nsid,
+    Buffer, Clock, ControllerOptions, DmaPool, DmaSpace, DmaSpaceConfig, HugePolicy, Lba, Namespace, Nsid,
     QueueConfig, QueuePair, Request,
 };
 use doorbell_emulator::{Emulator, EmulatorConfig};
@@ -16,12 +16,12 @@ use doorbell_emulator::{Emulator, EmulatorConfig};
 /// Requests per doorbell, as in the published comparisons.
 const BATCH: usize = 32;
 
-/// One queue, its device, and buffers that are not in flight.
+/// One queue, its device, and buffers for all of its depth.
 struct Rig {
     device: Arc<Emulator>,
     queue: QueuePair,
     namespace: Namespace,
-    idle: Vec<DmaBuf>,
+    pool: DmaPool,
 }
 
 fn main() -> Result<()> {
@@ -37,21 +37,17 @@ fn run_reads(depth: usize, count: u64) -> Result<()> {
     let mut rig = Rig::new(depth)?;
     let batch = depth.min(BATCH);
     let mut lbas = vec![Lba(0); batch];
-    let (mut state, mut outstanding, mut done) = (1_u64, 0, 0);
+    let mut state = 1_u64;
+    rig.fill(&lbas)?;
+    let mut done = 0;
     while done < count {
-        while outstanding + batch <= depth {
-            for lba in &mut lbas {
-                // Knuth's linear congruential generator: the offsets only have to be spread.
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                *lba = Lba((state >> 20) % (rig.namespace.blocks() - 8));
-            }
-            counted_submit(&mut rig, &lbas);
-            outstanding += batch;
+        for lba in &mut lbas {
+            // Knuth's linear congruential generator: the offsets only have to be spread.
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            *lba = Lba((state >> 20) % (rig.namespace.blocks() - 8));
         }
         rig.device.step(batch);
-        let reaped = counted_poll(&mut rig, batch);
-        outstanding -= reaped;
-        done += reaped as u64;
+        done += counted_turn(&mut rig.queue, &rig.namespace, &lbas) as u64;
     }
     Ok(())
 }
@@ -64,26 +60,16 @@ fn poll_empty(count: u64) -> Result<()> {
     Ok(())
 }
 
-/// Submits one read of 4 KiB for each block address, with one doorbell.
+/// Reaps one read for each block address, and submits another with its buffer, with one doorbell for all:
+/// the closed loop of a thread that keeps its queue full.
 #[inline(never)]
-fn counted_submit(rig: &mut Rig, lbas: &[Lba]) {
-    let mut plug = rig.queue.plug(u32::try_from(lbas.len()).unwrap_or(u32::MAX));
-    for lba in lbas {
-        let Some(buffer) = rig.idle.pop() else { return };
-        let request = Request::read(&rig.namespace, *lba, buffer).user_data(lba.0);
+fn counted_turn(queue: &mut QueuePair, namespace: &Namespace, lbas: &[Lba]) -> usize {
+    let mut next = lbas.iter();
+    queue.poll(lbas.len(), |plug, completion| {
+        let (Ok(_), Buffer::Whole(buffer)) = (completion.result, completion.buffer) else { return };
+        let Some(lba) = next.next() else { return };
+        let request = Request::read(namespace, *lba, buffer).user_data(completion.user_data);
         assert!(plug.submit(request).is_ok(), "a read was refused");
-    }
-}
-
-/// Reaps up to `budget` reads, and keeps their buffers.
-#[inline(never)]
-fn counted_poll(rig: &mut Rig, budget: usize) -> usize {
-    let idle = &mut rig.idle;
-    rig.queue.poll(budget, |_, completion| {
-        assert!(completion.result.is_ok(), "a read failed");
-        if let Buffer::Whole(buffer) = completion.buffer {
-            idle.push(buffer);
-        }
     })
 }
 
@@ -102,7 +88,16 @@ impl Rig {
         let namespace = controller.namespace(Nsid(1))?;
         let queue = controller.create_queue(QueueConfig::with_depth(u32::try_from(depth)?))?;
         let pool = space.pool(4096, depth)?;
-        let idle = (0..depth).map(|_| pool.take()).collect::<Option<Vec<_>>>().context("no buffers")?;
-        Ok(Self { device, queue, namespace, idle })
+        Ok(Self { device, queue, namespace, pool })
+    }
+
+    /// Has as many reads outstanding as there are buffers.
+    fn fill(&mut self, lbas: &[Lba]) -> Result<()> {
+        for lba in lbas.iter().cycle() {
+            let Some(buffer) = self.pool.take() else { break };
+            let request = Request::read(&self.namespace, *lba, buffer);
+            self.queue.submit(request).map_err(|refused| refused.error)?;
+        }
+        Ok(())
     }
 }
