@@ -1,7 +1,8 @@
 //! The short way of most requests: a read or write of a whole buffer that fits into two pages.
 //!
-//! Everything that [`check`](super::check::check) would find wrong makes a request take the long way, which then says what it
-//! is; so does everything that needs a PRP list, a split or a look at another kind of buffer.
+//! Everything that [`check`](super::check::check) would find wrong makes a request take the long way, which
+//! then says what it is; so does everything that needs a PRP list, a split or a look at another kind of
+//! buffer.
 
 use doorbell_hugepages::DmaBuf;
 use doorbell_spec::Lba;

@@ -17,7 +17,8 @@ pub fn build(package: &str, program: &str, profile: &str) -> Result<PathBuf> {
             return Ok(beside);
         }
         bail!(
-            "{program} is not beside this program and cannot be built; in a checkout: cargo run --bin nvme-qemu"
+            "{program} is not beside this program and cannot be built; \
+             in a checkout: cargo run --bin nvme-qemu"
         );
     }
     // Cargo shows its own progress; without a terminal only the command's output belongs on standard error.
@@ -33,7 +34,8 @@ pub fn build(package: &str, program: &str, profile: &str) -> Result<PathBuf> {
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         bail!(
-            "{program} does not build\n{said}This shows it again: cargo build --profile {profile} --package {package}"
+            "{program} does not build\n{said}This shows it again: \
+             cargo build --profile {profile} --package {package}"
         );
     }
     executable(&String::from_utf8_lossy(&output.stdout), program)

@@ -55,8 +55,8 @@ impl Kernel {
         Self::newest_below(&cache).context("the kernel that was downloaded cannot be used")
     }
 
-    /// The newest usable kernel of those in `boot` and `lib/modules` of this directory. The error is what is wrong
-    /// with the newest.
+    /// The newest usable kernel of those in `boot` and `lib/modules` of this directory. The error is what is
+    /// wrong with the newest.
     fn newest_below(root: &Path) -> Result<Self> {
         let modules = root.join("lib/modules");
         let versions =

@@ -1,4 +1,5 @@
-//! The whole launcher against QEMU: what a command in the guest sees, and how every end of a run looks outside.
+//! The whole launcher against QEMU: what a command in the guest sees, and how every end of a run looks from
+//! outside.
 //!
 //! Without QEMU these fail with the command that installs it.
 

@@ -100,7 +100,8 @@ fn check_hugepages(plan: &Plan) -> Result<()> {
         let reserved: u64 = text.trim().parse().with_context(|| format!("{file} has no number"))?;
         if reserved < *wanted {
             bail!(
-                "the kernel reserved {reserved} of {wanted} pages of {size_kib} KiB; give the machine more memory"
+                "the kernel reserved {reserved} of {wanted} pages of {size_kib} KiB; \
+                 give the machine more memory"
             );
         }
     }
