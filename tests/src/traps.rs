@@ -47,6 +47,7 @@ const COMPLETIONS_AND_COMMAND_IDS: &[Row] = &[
             "completions::a_completion_that_comes_twice_is_counted_and_dropped",
             "completions::a_late_duplicate_does_not_end_the_next_request_of_its_slot",
             "completions::identifiers_that_nobody_gave_out_are_counted_and_dropped",
+            "completions::a_command_that_was_not_rung_is_not_ended_by_a_made_up_completion",
             "driver/src/queue/ids.rs::a_released_slot_does_not_repeat_its_identifier_soon",
         ],
     ),

@@ -22,6 +22,7 @@ scenarios! {
         a_completion_that_comes_twice_is_counted_and_dropped,
         a_late_duplicate_does_not_end_the_next_request_of_its_slot,
         identifiers_that_nobody_gave_out_are_counted_and_dropped,
+        a_command_that_was_not_rung_is_not_ended_by_a_made_up_completion,
         a_wrong_submission_queue_head_is_counted_and_believed_by_nobody,
         a_completion_with_the_wrong_phase_is_not_taken,
         a_device_that_needs_small_identifiers_gets_them,
@@ -173,6 +174,34 @@ fn identifiers_that_nobody_gave_out_are_counted_and_dropped(place: &mut Place) -
         rig.queue.close(|it| left.push((it.user_data, it.result, it.buffer.bytes())))?;
         ensure!(left == [(77, Err(IoError::QueueClosed), 512)], "{left:?}");
         rig.controller.close()?;
+    }
+    Ok(())
+}
+
+/// The callback of the first completion posts a command, whose doorbell is rung when the poll ends; the second
+/// completion, which is already there, names that command before the device can know of it.
+fn a_command_that_was_not_rung_is_not_ended_by_a_made_up_completion(place: &mut Place) -> Result<()> {
+    // Which identifier the command will have is the driver's business: the device guesses them all.
+    for cid in 0..64 {
+        let emulator = place.emulator("size=1M")?;
+        let controller = place.options().open_transport(emulator.clone())?;
+        let mut rig = Rig::on(place, controller, 8)?;
+        let namespace = rig.namespace;
+        let matches = Match { point: Point::Io, skip: 1, count: Some(1), ..Match::default() };
+        emulator.faults().arm(Rule::new(matches, Action::WrongCid(cid)));
+        rig.submit(Request::flush(&namespace).user_data(1))?;
+        rig.submit(Request::flush(&namespace).user_data(2))?;
+        emulator.step(8);
+        let mut ended = Vec::new();
+        rig.queue.poll(8, |plug, completion| {
+            ended.push(completion.user_data);
+            if completion.user_data == 1 {
+                plug.submit(Request::flush(&namespace).user_data(3)).expect("there is room");
+            }
+        });
+        ensure!(ended.first() == Some(&1) && !ended.contains(&3), "identifier {cid}: {ended:?} ended");
+        let ended = turn_until(&mut rig, 1)?;
+        ensure!(ended == [3], "identifier {cid}: {ended:?}");
     }
     Ok(())
 }
