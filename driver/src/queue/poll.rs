@@ -34,12 +34,13 @@ impl QueuePair {
             if !self.empty_polls.is_multiple_of(EMPTY_POLLS_PER_LOOK) {
                 return 0;
             }
-            return self.poll_idle(budget, &mut on_completion);
         }
         self.poll_ready(budget, &mut on_completion)
     }
 
-    /// A poll that has something to reap. Apart, so that an empty one is short.
+    /// A poll that has something to do. Apart, so that an empty one is short.
+    ///
+    /// The callback is called at one place only, so that the compiler puts it there.
     #[inline(never)]
     fn poll_ready(
         &mut self,
@@ -48,59 +49,59 @@ impl QueuePair {
     ) -> usize {
         let budget = budget.min(usize::from(self.depth));
         let now = self.clock.now();
-        let completed = self.reap(budget, now, on_completion);
-        if self.checked_at == now && self.shared.is_running() {
-            return completed;
-        }
-        // All of it was noise, which says nothing about the controller, or the controller has failed.
-        completed + self.poll_idle(budget - completed, on_completion)
-    }
-
-    /// Ends the commands that up to `budget` entries name. Answers how many requests that were.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "has one caller")]
-    fn reap(
-        &mut self,
-        budget: usize,
-        now: Nanos,
-        on_completion: &mut impl FnMut(&mut Plug<'_>, Completion),
-    ) -> usize {
         let mut guard = RingAtEnd { plug: Plug::inner(self), completed: 0 };
         let mut otherwise = 0;
-        for _ in 0..budget {
+        let mut entries_left = budget;
+        while guard.completed + otherwise < budget {
             let queue = guard.plug.queue();
-            let Some(entry) = queue.cq.pop() else { break };
-            let cid = Cid(entry.cid);
-            let index = queue.layout.slot(cid);
-            // The common case: a request of one command, whose command has succeeded, and nobody else waits
-            // for its slot. All else is known to `end_command`.
-            if let Some(slot) = queue.slots.get_mut(index.index())
-                && slot.slot_use == SlotUse::request(cid, NO_PAGE)
-                && slot.rung_at != Nanos(0)
-                && queue.sq.is_from(queue.id, &entry)
-                && entry.status().is_success()
-                && !queue.splits.is_waiting()
-            {
-                slot.slot_use = SlotUse::free(queue.layout.next(cid));
-                queue.checked_at = now;
-                queue.ids.release(index);
-                guard.completed += 1;
-                let completion = Completion {
-                    user_data: slot.user_data,
-                    result: Ok(entry.dw0),
-                    buffer: std::mem::take(&mut slot.buffer),
-                    latency_ns: now.since(slot.rung_at),
-                };
-                on_completion(&mut guard.plug, completion);
+            let entry = if entries_left == 0 { None } else { queue.cq.pop() };
+            let completion = if let Some(entry) = entry {
+                entries_left -= 1;
+                let cid = Cid(entry.cid);
+                let index = queue.layout.slot(cid);
+                // The common case: a request of one command, whose command has succeeded, and nobody waits
+                // for its slot. All else is known to `end_command`.
+                if let Some(slot) = queue.slots.get_mut(index.index())
+                    && slot.slot_use == SlotUse::request(cid, NO_PAGE)
+                    && slot.rung_at != Nanos(0)
+                    && queue.sq.is_from(queue.id, &entry)
+                    && entry.status().is_success()
+                    && !queue.splits.is_waiting()
+                {
+                    slot.slot_use = SlotUse::free(queue.layout.next(cid));
+                    queue.checked_at = now;
+                    queue.ids.release(index);
+                    guard.completed += 1;
+                    Completion {
+                        user_data: slot.user_data,
+                        result: Ok(entry.dw0),
+                        buffer: std::mem::take(&mut slot.buffer),
+                        latency_ns: now.since(slot.rung_at),
+                    }
+                } else {
+                    let Some(completion) = queue.end_command(&entry, now) else { continue };
+                    otherwise += 1;
+                    completion
+                }
             } else {
-                otherwise += guard.plug.end_command(entry, now, on_completion);
-            }
+                if queue.checked_at == now && queue.shared.is_running() {
+                    break;
+                }
+                // All of it was noise, which says nothing about the controller, or nothing came, or the
+                // controller has failed.
+                let Some(completion) = queue.next_without_entry(now) else { break };
+                otherwise += 1;
+                completion
+            };
+            on_completion(&mut guard.plug, completion);
         }
-        usize::try_from(guard.completed).unwrap_or(usize::MAX) + otherwise
+        guard.completed + otherwise
     }
 
     /// Ends the command that an entry names, if there is such a one. Answers the request's completion if
     /// that was all of it.
+    #[cold]
+    #[inline(never)]
     pub(super) fn end_command(&mut self, entry: &CompletionEntry, now: Nanos) -> Option<Completion> {
         let cid = Cid(entry.cid);
         let index = self.layout.slot(cid);
@@ -162,21 +163,14 @@ impl QueuePair {
         self.ids.release(index);
     }
 
-    /// A poll that has nothing to reap, or nothing that counts: looks whether the controller is still well.
+    /// Looks whether the controller is still well. Answers a request that ends without a completion of the
+    /// device: one that was cancelled, or any if the controller has failed.
     #[cold]
-    fn poll_idle(
-        &mut self,
-        budget: usize,
-        on_completion: &mut impl FnMut(&mut Plug<'_>, Completion),
-    ) -> usize {
-        let now = self.clock.now();
-        let mut completed = 0;
-        while completed < budget
-            && let Some(completion) = self.splits.take_over(now)
-        {
-            completed += 1;
+    #[inline(never)]
+    fn next_without_entry(&mut self, now: Nanos) -> Option<Completion> {
+        if let Some(completion) = self.splits.take_over(now) {
             self.counters.failed.add(1);
-            on_completion(&mut Plug::inner(self), completion);
+            return Some(completion);
         }
         if self.shared.is_running() && now.since(self.checked_at) > SILENCE_NS_MAX {
             self.checked_at = now;
@@ -186,46 +180,16 @@ impl QueuePair {
         }
         self.continue_splits();
         self.flush_plug();
-        if self.shared.is_running() {
-            return completed;
-        }
-        completed + self.fail_all(budget - completed, on_completion)
+        if self.shared.is_running() { None } else { self.next_failed() }
     }
 
-    /// Answers outstanding requests of a controller that will not. Their memory is parked: nobody knows
+    /// Answers an outstanding request of a controller that will not. Its memory is parked: nobody knows
     /// whether the device still reaches it.
-    fn fail_all(
-        &mut self,
-        budget: usize,
-        on_completion: &mut impl FnMut(&mut Plug<'_>, Completion),
-    ) -> usize {
-        let mut completed = 0;
-        while completed < budget
-            && let Some((user_data, buffer)) = self.take_any()
-        {
-            completed += 1;
-            self.counters.failed.add(1);
-            let buffer = self.shared.park_buffer(buffer);
-            let result = Err(IoError::ControllerFailed);
-            on_completion(&mut Plug::inner(self), Completion { user_data, result, buffer, latency_ns: 0 });
-        }
-        completed
-    }
-}
-
-impl Plug<'_> {
-    /// Ends the command that an entry names, whatever it is. Answers how many requests that ended: 0 or 1.
-    #[cold]
-    #[inline(never)]
-    fn end_command(
-        &mut self,
-        entry: CompletionEntry,
-        now: Nanos,
-        on_completion: &mut dyn FnMut(&mut Plug<'_>, Completion),
-    ) -> usize {
-        let Some(completion) = self.queue().end_command(&entry, now) else { return 0 };
-        on_completion(self, completion);
-        1
+    fn next_failed(&mut self) -> Option<Completion> {
+        let (user_data, buffer) = self.take_any()?;
+        self.counters.failed.add(1);
+        let buffer = self.shared.park_buffer(buffer);
+        Some(Completion { user_data, result: Err(IoError::ControllerFailed), buffer, latency_ns: 0 })
     }
 }
 
@@ -233,16 +197,17 @@ impl Plug<'_> {
 struct RingAtEnd<'a> {
     plug: Plug<'a>,
     /// Requests that ended well and are not yet counted.
-    completed: u64,
+    completed: usize,
 }
 
 impl Drop for RingAtEnd<'_> {
     #[inline]
     fn drop(&mut self) {
         let queue = self.plug.queue();
-        queue.cq.ring();
-        queue.counters.completed.add(self.completed);
-        queue.counters.completion_doorbells.add(1);
+        queue.counters.completed.add(self.completed as u64);
+        if queue.cq.ring() {
+            queue.counters.completion_doorbells.add(1);
+        }
         queue.end_forgotten_plug();
     }
 }

@@ -99,14 +99,16 @@ impl CompletionRing {
         self.cursor.memory().keeper()
     }
 
-    /// Tells the device how far the host has read. Does nothing if it knows already.
+    /// Tells the device how far the host has read, and says whether there was anything to tell.
     #[inline]
-    pub(crate) fn ring(&mut self) {
+    pub(crate) fn ring(&mut self) -> bool {
         let head = self.cursor.index();
-        if self.told != head {
+        let is_news = self.told != head;
+        if is_news {
             self.doorbell.ring(head);
             self.told = head;
         }
+        is_news
     }
 }
 
