@@ -9,10 +9,10 @@ use doorbell::hugepages::{HugepagePools, reserve};
 use doorbell::pci;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 
-use crate::failure::reported;
+use crate::failure::{reported, usage};
 use crate::output::Output;
 use crate::table::Table;
-use crate::units::{parse_positive_size, size_text};
+use crate::units::{parse_positive_size, size_option, size_text};
 
 /// What `nvme-perf setup` was asked for.
 #[derive(Args, Clone, Debug)]
@@ -54,9 +54,40 @@ impl PageSize {
 pub(crate) fn run(options: &SetupOptions) -> anyhow::Result<()> {
     let mut output = Output::standard();
     let Some(bytes) = options.hugepages else { return output.write(&State::of_this_machine().text()) };
-    let reservation = reserve(bytes, options.hugepage_size.kind(), options.numa_node)?;
+    let page = options.hugepage_size.kind();
+    // A pool that cannot be read is for `reserve` to report.
+    if let Ok(pool) = HugepagePools::system().status(page, options.numa_node) {
+        check_room(bytes, pool.total_bytes(), available_memory())?;
+    }
+    let reservation = reserve(bytes, page, options.numa_node)?;
     output.write(&format!("{reservation}\n"))?;
     if reservation.is_complete() { Ok(()) } else { Err(reported()) }
+}
+
+/// Refuses a pool that would leave the system next to no memory: the kernel would make it as large as it can,
+/// and then kill processes.
+fn check_room(asked: u64, pool: u64, available: Option<u64>) -> anyhow::Result<()> {
+    let Some(available) = available else { return Ok(()) };
+    let spared = available - available / KEPT_FREE;
+    if asked <= pool || asked - pool <= spared {
+        return Ok(());
+    }
+    let most = (pool + spared) >> 20 << 20;
+    Err(usage(format!(
+        "--hugepages {} does not fit into the memory of this system, of which {} are available; use \
+         --hugepages {} or less, or free memory first",
+        size_option(asked),
+        size_text(available),
+        size_option(most)
+    )))
+}
+
+/// The memory in bytes that the kernel could give away. `None` if it does not say.
+fn available_memory() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
 }
 
 /// What matters for driving a controller.
@@ -110,7 +141,7 @@ impl State {
         // Root may lock what it likes, whatever the limit says.
         let is_low = !self.is_root && self.memory_lock.is_some_and(|limit| limit < MEMORY_LOCK_BYTES);
         let limit = self.memory_lock.map_or_else(|| "unlimited".to_owned(), size_text);
-        let advice = "ulimit -l unlimited, or memlock in /etc/security/limits.conf";
+        let advice = "sudo prlimit --pid $$ --memlock=unlimited, or memlock in /etc/security/limits.conf";
         row("memory lock limit", limit, is_low.then_some(advice));
         let advice = "enable VT-d or AMD-Vi in the firmware, and boot with intel_iommu=on iommu=pt";
         let iommu = if self.has_iommu { "on" } else { "off" };
@@ -125,6 +156,9 @@ impl State {
         table.text()
     }
 }
+
+/// One part in so many of the available memory is left to the rest of the system.
+const KEPT_FREE: u64 = 8;
 
 /// What a run with large transfers on several queues takes.
 const MEMORY_LOCK_BYTES: u64 = 512 << 20;
@@ -171,10 +205,26 @@ mod tests {
         };
         let text = poor.text();
         assert_eq!(text.matches("<-").count(), 5, "{text}");
-        for word in ["--hugepages 512M", "ulimit -l", "intel_iommu=on", "modprobe vfio-pci", "run emu:"] {
+        for word in ["--hugepages 512M", "prlimit", "intel_iommu=on", "modprobe vfio-pci", "run emu:"] {
             assert!(text.contains(word), "{text}");
         }
         let root = State { is_root: true, ..poor };
-        assert!(!root.text().contains("ulimit"));
+        assert!(!root.text().contains("prlimit"));
+    }
+
+    #[test]
+    fn a_pool_that_leaves_no_memory_is_refused() {
+        let gib = 1 << 30;
+        assert!(check_room(7 * gib, 0, Some(8 * gib)).is_ok());
+        assert!(check_room(7 * gib, 0, None).is_ok());
+        // What the pool has already is not taken again.
+        assert!(check_room(20 * gib, 20 * gib, Some(0)).is_ok());
+        assert!(check_room(27 * gib, 20 * gib, Some(8 * gib)).is_ok());
+        for (asked, pool) in [(8 * gib, 0), (u64::MAX, 0), (28 * gib, 20 * gib)] {
+            let error = check_room(asked, pool, Some(8 * gib)).expect_err("too large").to_string();
+            let most = size_option(pool + 7 * gib);
+            assert!(error.contains(&format!("use --hugepages {most} or less")), "{error}");
+        }
+        assert!(available_memory().is_some_and(|bytes| bytes > 1 << 20));
     }
 }
