@@ -165,6 +165,16 @@ fn a_device_that_stops_answering_ends_the_run() {
     assert!(run.stdout.contains("1,000 I/Os"), "only what completed is counted: {}", run.stdout);
 }
 
+/// The device answers the deletion of the queue by aborting what it holds, which once was all that was said.
+#[test]
+fn a_device_that_is_too_slow_is_called_so() {
+    let args = ["run", "emu:size=16M,latency=600s", "--iodepth", "16", "--io_timeout", "300ms"];
+    let run = nvme_perf(&args);
+    assert_eq!(run.status, 1, "{run:?}");
+    assert!(run.stdout.contains("completed nothing for 300 ms: 16 I/Os are outstanding"), "{}", run.stdout);
+    assert!(!run.stdout.contains("SQ deletion"), "{}", run.stdout);
+}
+
 #[test]
 fn a_controller_that_dies_ends_the_run() {
     let (_folder, target) = fault_file("opcode = 0x02\nskip = 1000\naction = \"fatal\"");

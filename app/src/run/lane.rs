@@ -3,7 +3,7 @@
 //! Invariant: buffers idle and I/Os in flight are together the depth, as long as the device gives buffers
 //! back. Nothing here allocates: the list of idle buffers has room for all of them from the start.
 
-use doorbell::{Completion, DmaBuf, IoError, Namespace, QueuePair, QueueStats, Request, SubmitError};
+use doorbell::{Completion, DmaBuf, IoError, Namespace, QueuePair, QueueStats, Request, Status, SubmitError};
 
 use super::offsets::{Direction, Io, Offsets};
 use super::tally::{Failure, Tally};
@@ -121,6 +121,10 @@ impl Lane {
         let mut unanswered = 0;
         let closed = self.queue.close(|completion| match completion.result {
             Err(IoError::QueueClosed | IoError::ControllerFailed) => unanswered += 1,
+            // The device's answer to the deletion, not to the I/O.
+            Err(IoError::Status { status, .. }) if status.kind() == Status::ABORTED_QUEUE_DELETED => {
+                unanswered += 1;
+            }
             _ => count(&completion, tally),
         });
         if let Err(error) = closed {
