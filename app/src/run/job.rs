@@ -4,7 +4,7 @@
 //! starts, and the clock is read once for each poll that found something (and every 64th that did not).
 
 use std::sync::{Arc, Barrier};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use core_affinity::CoreId;
 use doorbell::{Clock, SubmitError};
@@ -80,6 +80,8 @@ pub(crate) enum End {
 /// Processor time and what the system did for a thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Cpu {
+    /// How long the thread has run or could have run: the sum of all threads.
+    pub(crate) wall_seconds: f64,
     pub(crate) user_seconds: f64,
     pub(crate) system_seconds: f64,
     pub(crate) context_switches: u64,
@@ -118,9 +120,10 @@ impl Job {
         }
         let mut tally = Tally::new();
         start.wait();
-        let cpu_before = Cpu::of_thread();
+        let (cpu_before, begun) = (Cpu::of_thread(), Instant::now());
         let course = self.drive(&mut tally);
-        let cpu = Cpu::of_thread().since(cpu_before);
+        let wall_seconds = begun.elapsed().as_secs_f64();
+        let cpu = Cpu { wall_seconds, ..Cpu::of_thread().since(cpu_before) };
         let remains = self.lanes.into_iter().map(|lane| lane.close(&mut tally)).collect();
         self.live.publish(tally.read.count(), tally.write.count());
         let elapsed_ns = course.progress_at.saturating_sub(course.measured_from);
@@ -233,6 +236,7 @@ impl Cpu {
         #[expect(clippy::cast_precision_loss)]
         let seconds = |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
         Self {
+            wall_seconds: 0.0,
             user_seconds: seconds(usage.user_time()),
             system_seconds: seconds(usage.system_time()),
             context_switches: count(
@@ -245,6 +249,7 @@ impl Cpu {
 
     fn since(self, before: Self) -> Self {
         Self {
+            wall_seconds: self.wall_seconds - before.wall_seconds,
             user_seconds: self.user_seconds - before.user_seconds,
             system_seconds: self.system_seconds - before.system_seconds,
             context_switches: self.context_switches - before.context_switches,
@@ -255,6 +260,7 @@ impl Cpu {
 
     /// Adds what another thread has used.
     pub(crate) fn add(&mut self, other: &Self) {
+        self.wall_seconds += other.wall_seconds;
         self.user_seconds += other.user_seconds;
         self.system_seconds += other.system_seconds;
         self.context_switches += other.context_switches;

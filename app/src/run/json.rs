@@ -124,7 +124,7 @@ pub(crate) fn document(plan: &Plan, outcome: &Outcome) -> Document {
 fn job(plan: &Plan, outcome: &Outcome) -> JobEntry {
     let tally = &outcome.tally;
     let both = tally.both();
-    let (usr_cpu, sys_cpu) = outcome.cpu_percent(plan);
+    let (usr_cpu, sys_cpu) = outcome.cpu_percent();
     let targets: Vec<_> = outcome.devices.iter().map(|device| device.target.as_str()).collect();
     let [latency_ns, latency_us, latency_ms] = latency_tables(&both);
     JobEntry {

@@ -121,9 +121,9 @@ impl Outcome {
         (submissions, sum(|device| device.completion_doorbells) / ios as f64)
     }
 
-    /// User and system time of the jobs, in percent of the time that they ran.
-    pub(crate) fn cpu_percent(&self, plan: &Plan) -> (f64, f64) {
-        let seconds = (self.elapsed + plan.options.ramp_time).as_secs_f64() * f64::from(plan.options.numjobs);
+    /// User and system time of the jobs, in percent of the time that they ran: ramp and end included.
+    pub(crate) fn cpu_percent(&self) -> (f64, f64) {
+        let seconds = self.cpu.wall_seconds;
         if seconds <= 0.0 {
             return (0.0, 0.0);
         }

@@ -101,7 +101,7 @@ fn footer(plan: &Plan, outcome: &Outcome) -> String {
             plan.options.iodepth_batch
         ),
     );
-    let (user, system) = outcome.cpu_percent(plan);
+    let (user, system) = outcome.cpu_percent();
     line(
         &mut text,
         format_args!(
