@@ -31,21 +31,24 @@ pub(crate) fn picture(latencies: &Latencies) -> String {
 }
 
 /// Ranges of equal width on a logarithmic scale, from the shortest latency to the 99.9th percentile, and one
-/// for what is beyond. Together they hold every latency once.
+/// for what is beyond. Together they hold every latency once. If the ends of the scale would be written alike,
+/// there is one range.
 fn rows(latencies: &Latencies) -> Vec<Row> {
     if latencies.count() == 0 {
         return Vec::new();
     }
     let (first, last) = (latencies.min().max(1), latencies.percentile(99.9).max(1));
-    let step = (to_float(last + 1) / to_float(first)).powf(1.0 / to_float(ROWS));
+    let is_narrow = nanos_text(to_float(first)) == nanos_text(to_float(last));
+    let ranges = if is_narrow { 1 } else { ROWS };
+    let step = (to_float(last + 1) / to_float(first)).powf(1.0 / to_float(ranges));
     let mut rows = Vec::new();
     let mut low = 0;
-    for index in 1..=ROWS {
+    for index in 1..=ranges {
         // Below the last bound, which is a latency that was recorded.
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let bound = (to_float(first) * step.powf(to_float(index))).round() as u64;
-        let high = if index == ROWS { last.max(low) } else { bound.saturating_sub(1) };
-        if high < low || (high < first && index < ROWS) {
+        let high = if index == ranges { last.max(low) } else { bound.saturating_sub(1) };
+        if high < low || (high < first && index < ranges) {
             continue;
         }
         let count = latencies.count_between(low, high);
@@ -110,6 +113,15 @@ mod tests {
             assert!(!picture(&tally.read).is_empty());
         }
         assert!(rows(&Tally::new().read).is_empty());
+    }
+
+    #[test]
+    fn latencies_that_are_written_alike_are_in_one_row() {
+        let mut tally = Tally::new();
+        (0..100).for_each(|value| tally.read.record(3_000_000_000 + value * 10_000));
+        assert_eq!(rows(&tally.read).len(), 1, "{}", picture(&tally.read));
+        tally.read.record(9_000_000_000);
+        assert_eq!(rows(&tally.read).iter().map(|row| row.count).sum::<u64>(), 101);
     }
 
     #[test]

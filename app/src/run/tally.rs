@@ -109,7 +109,8 @@ impl Latencies {
     /// How many there were from `low` to `high`, both included.
     pub(crate) fn count_between(&self, low: u64, high: u64) -> u64 {
         self.histogram.iter_recorded().fold(0, |sum, value| {
-            let at = value.value_iterated_to();
+            // The end of a step of the histogram, which may lie beyond the longest latency.
+            let at = value.value_iterated_to().min(self.max);
             if (low..=high).contains(&at) { sum + value.count_since_last_iteration() } else { sum }
         })
     }
