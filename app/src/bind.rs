@@ -21,15 +21,21 @@ pub(crate) struct BindOptions {
     force: bool,
 }
 
-impl BindOptions {
-    fn force(&self) -> Force {
-        if self.force { Force::Yes } else { Force::No }
-    }
+/// Which controller, and whether to wait for who drives it.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct UnbindOptions {
+    /// The controller's PCI address, such as 0000:01:00.0 (see `nvme-perf list`).
+    #[arg(value_name = "ADDRESS")]
+    address: PciAddress,
+
+    /// Give it back even if a process drives it: this waits, up to ten seconds, until that process lets go.
+    #[arg(long)]
+    force: bool,
 }
 
 /// Binds a controller to vfio-pci.
 pub(crate) fn bind(options: &BindOptions) -> anyhow::Result<()> {
-    let bound = pci::bind(options.address, options.force())?;
+    let bound = pci::bind(options.address, forced(options.force))?;
     let address = bound.address;
     let mut text = match bound.previous_driver.as_deref() {
         Some(VFIO_DRIVER) => format!("{address} was bound to {VFIO_DRIVER} already\n"),
@@ -46,10 +52,14 @@ pub(crate) fn bind(options: &BindOptions) -> anyhow::Result<()> {
 }
 
 /// Gives a controller back to the kernel.
-pub(crate) fn unbind(options: &BindOptions) -> anyhow::Result<()> {
-    let restored = pci::restore(options.address, options.force())?;
+pub(crate) fn unbind(options: &UnbindOptions) -> anyhow::Result<()> {
+    let restored = pci::restore(options.address, forced(options.force))?;
     Output::standard()
         .write(&format!("{} is held by the kernel's {} driver\n", restored.address, restored.driver))
+}
+
+fn forced(force: bool) -> Force {
+    if force { Force::Yes } else { Force::No }
 }
 
 /// What an administrator types to let others use the controller. Nothing if the node is not there yet.
@@ -77,4 +87,6 @@ mounted file system, swap, or a RAID or LVM on it is refused.
 pub(crate) const UNBIND_HELP: &str = "\
 Examples:
   sudo nvme-perf unbind 0000:01:00.0
+
+A controller that a process drives is refused. One that the kernel holds already stays as it is.
 ";

@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::bind::{self, BIND_HELP, BindOptions, UNBIND_HELP};
+use crate::bind::{self, BIND_HELP, BindOptions, UNBIND_HELP, UnbindOptions};
 use crate::identify::{self, IDENTIFY_HELP, IdentifyOptions};
 use crate::list::{self, LIST_HELP, ListOptions};
 use crate::run::{self, RUN_HELP, RunOptions};
@@ -34,7 +34,7 @@ enum Command {
     Bind(BindOptions),
     /// Give a controller back to the kernel.
     #[command(after_help = UNBIND_HELP)]
-    Unbind(BindOptions),
+    Unbind(UnbindOptions),
     /// Show what a controller and its namespaces say of themselves.
     #[command(after_help = IDENTIFY_HELP)]
     Identify(IdentifyOptions),

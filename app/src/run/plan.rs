@@ -132,7 +132,9 @@ fn check_duplicates(targets: &[Target]) -> anyhow::Result<()> {
     for (index, target) in targets.iter().enumerate() {
         // Two emulated controllers of the same description are two devices.
         if !target.is_emulated() && targets[..index].contains(target) {
-            return Err(usage(format!("{target} is named twice; a controller can be opened once")));
+            return Err(usage(format!(
+                "{target} is named twice; name it once, and use --numjobs for more queues"
+            )));
         }
     }
     Ok(())
