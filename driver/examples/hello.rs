@@ -1,8 +1,23 @@
-//! Reads the first block of a device: `cargo run --example hello -- emu:` or `-- 0000:01:00.0`.
+//! Reads the first block of a device: `cargo run -p doorbell --example hello -- emu:`, or `-- 0000:01:00.0`.
+
+use std::process::ExitCode;
 
 use doorbell::{Controller, Lba, QueueConfig, Request};
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> ExitCode {
+    match first_block() {
+        Ok(text) => {
+            println!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("hello: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn first_block() -> Result<String, Box<dyn std::error::Error>> {
     let target = std::env::args().nth(1).unwrap_or_else(|| "emu:".to_owned());
     let controller = Controller::open(&target)?;
     let namespace = *controller.namespaces().first().ok_or("the controller has no namespace")?;
@@ -16,11 +31,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             first_bytes = Some(completion.result.map(|_| block.map(|block| block[..16].to_vec())));
         });
     }
-    println!(
-        "{} {:?}: {:02x?}",
+    let first_bytes = first_bytes.ok_or("no completion")??.ok_or("the buffer did not come back")?;
+    Ok(format!(
+        "{} ({}) begins with {first_bytes:02x?}",
         controller.identity().name,
-        controller.names(),
-        first_bytes.ok_or("no completion")??
-    );
-    Ok(())
+        controller.names().model
+    ))
 }
