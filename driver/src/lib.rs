@@ -57,7 +57,9 @@ pub mod vfio;
 
 pub use buffer::{Buffer, BufferRange, ForeignRange, RangeError, SharedRange};
 pub use completion::{Completion, IoError};
-pub use controller::{Controller, ControllerEvent, ControllerNames, ControllerOptions, WriteCache};
+pub use controller::{
+    Controller, ControllerEvent, ControllerNames, ControllerOptions, TransportView, WriteCache,
+};
 pub use error::{ControllerError, SubmitError};
 pub use namespace::{AtomicUnits, Namespace, NamespaceError};
 pub use queue::{

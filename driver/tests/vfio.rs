@@ -10,7 +10,7 @@
 //! cargo run -p nvme-qemu -- run --with PROGRAM -- PROGRAM --ignored --test-threads=1
 //! ```
 //
-// UNSAFETY: maps memory of its own for DMA, and reads what the device wrote there.
+// UNSAFETY: maps memory of its own for DMA, tells the device of it, and reads what it wrote there.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -22,7 +22,9 @@ use std::time::Duration;
 use ::doorbell::pci::{BindError, Force, Machine, PciAddress, VFIO_DRIVER};
 use ::doorbell::vfio::{VfioError, VfioTransport};
 use doorbell_spec::register::{ACQ, ALL_ONES, AQA, ASQ, CAP, CC, CSTS, VS};
-use doorbell_spec::{BusError, BusMastering, Clock, HostRegion, Iova, MapError, Mapper, Transport};
+use doorbell_spec::{
+    BusError, BusMastering, Clock, Doorbells, HostRegion, Iova, MapError, Mapper, Transport,
+};
 use memmap2::MmapRaw;
 
 const OURS: &str = "0000:00:04.0";
@@ -37,7 +39,41 @@ fn address(text: &str) -> PciAddress {
 }
 
 fn open(text: &str) -> VfioTransport {
-    VfioTransport::open(address(text)).expect("bound to vfio-pci and free")
+    let transport = VfioTransport::open(address(text)).expect("bound to vfio-pci and free");
+    set_bus_mastering(&transport, BusMastering::On);
+    transport
+}
+
+fn set_bus_mastering(transport: &VfioTransport, mastering: BusMastering) {
+    // SAFETY:
+    // - the test alone drives the device, which the kernel has reset, or a test has disabled;
+    // - it knows no addresses but those that a test tells it.
+    unsafe { transport.set_bus_mastering(mastering) }.expect("there");
+}
+
+fn write32(transport: &VfioTransport, offset: u32, value: u32) {
+    // SAFETY:
+    // - the test alone drives the device;
+    // - what is mapped for the device is memory of the test, which only raw pointers lead to.
+    unsafe { transport.write32(offset, value) }.expect("register");
+}
+
+fn write64(transport: &VfioTransport, offset: u32, value: u64) {
+    // SAFETY: as in `write32`.
+    unsafe { transport.write64(offset, value) }.expect("register");
+}
+
+fn doorbells(transport: &VfioTransport, bytes: usize) -> Result<Doorbells, BusError> {
+    // SAFETY: as in `write32`, whatever is rung.
+    unsafe { transport.doorbells(bytes) }
+}
+
+/// Takes memory back that `map` has given.
+fn unmap(mapper: &dyn Mapper, iova: Iova, bytes: usize) -> Result<(), MapError> {
+    // SAFETY:
+    // - all mappings are the test's own;
+    // - no address is mapped again before the device was disabled.
+    unsafe { mapper.unmap(iova, bytes) }
 }
 
 fn memory(bytes: usize) -> MmapRaw {
@@ -80,7 +116,7 @@ fn wait(transport: &VfioTransport, mut done: impl FnMut() -> bool) -> bool {
 
 fn set_enabled(transport: &VfioTransport, enabled: u32) {
     // Entry sizes of 64 and 16 bytes, pages of 4 KiB, and EN.
-    transport.write32(CC, 6 << 16 | 4 << 20 | enabled).expect("register");
+    write32(transport, CC, 6 << 16 | 4 << 20 | enabled);
     assert!(wait(transport, || transport.read32(CSTS).expect("register") & 1 == enabled), "CSTS.RDY");
 }
 
@@ -91,9 +127,9 @@ fn identify(transport: &VfioTransport, event: Option<BorrowedFd<'_>>, patience: 
     let pages = memory(3 * PAGE);
     map(&*mapper, BASE, &pages, 3 * PAGE).expect("free");
     set_enabled(transport, 0);
-    transport.write32(AQA, 15 << 16 | 15).expect("register");
-    transport.write64(ASQ, BASE.0).expect("register");
-    transport.write64(ACQ, BASE.offset(PAGE as u64).0).expect("register");
+    write32(transport, AQA, 15 << 16 | 15);
+    write64(transport, ASQ, BASE.0);
+    write64(transport, ACQ, BASE.offset(PAGE as u64).0);
     if event.is_some() {
         transport.set_interrupt(0, event).expect("vector");
     }
@@ -109,7 +145,7 @@ fn identify(transport: &VfioTransport, event: Option<BorrowedFd<'_>>, patience: 
         // SAFETY: as above; the device does not write there.
         unsafe { place.write_volatile(word) };
     }
-    let doorbells = transport.doorbells(8).expect("window");
+    let doorbells = doorbells(transport, 8).expect("window");
     doorbells.at(0).expect("the admin queue's tail").ring(1);
     // SAFETY: the fourth dword of the second page.
     let status = unsafe { words.add(PAGE / 4 + 3) };
@@ -126,7 +162,7 @@ fn identify(transport: &VfioTransport, event: Option<BorrowedFd<'_>>, patience: 
         transport.relax(&clock);
     };
     set_enabled(transport, 0);
-    mapper.unmap(BASE, 3 * PAGE).expect("mapped above");
+    unmap(&*mapper, BASE, 3 * PAGE).expect("mapped above");
     // SAFETY: the third page, which the device can no longer reach.
     let page = unsafe { pages.as_ptr().add(2 * PAGE) };
     // SAFETY: as above; nothing else refers to it while the slice lives.
@@ -157,12 +193,12 @@ fn registers_identity_and_dma_work() {
 #[ignore = "needs the machine of nvme-qemu"]
 fn doorbells_beyond_the_first_page_are_there_and_those_beyond_bar0_are_not() {
     let transport = open(OURS);
-    assert_eq!(transport.doorbells(0x1004).expect("window").words(), 0x401);
-    let have = match transport.doorbells(1 << 24) {
+    assert_eq!(doorbells(&transport, 0x1004).expect("window").words(), 0x401);
+    let have = match doorbells(&transport, 1 << 24) {
         Err(BusError::DoorbellWindow { have_bytes, .. }) => have_bytes,
         other => panic!("{other:?}"),
     };
-    transport.doorbells(have).expect("all of it");
+    doorbells(&transport, have).expect("all of it");
 }
 
 #[test]
@@ -183,9 +219,9 @@ fn mappings_keep_to_the_windows_and_to_themselves() {
         assert!(matches!(result, Err(MapError::OutsideWindows { .. })), "{iova:#x} {result:?}");
     }
     for (iova, bytes) in [(BASE, PAGE), (BASE.offset(4096), PAGE), (Iova(1 << 33), PAGE)] {
-        assert!(matches!(mapper.unmap(iova, bytes), Err(MapError::NotMapped { .. })));
+        assert!(matches!(unmap(&*mapper, iova, bytes), Err(MapError::NotMapped { .. })));
     }
-    mapper.unmap(BASE, 4 * PAGE).expect("mapped");
+    unmap(&*mapper, BASE, 4 * PAGE).expect("mapped");
     assert_eq!(mapper.limits().entries_left, Some(left));
 }
 
@@ -214,13 +250,13 @@ fn interrupts_reach_their_event_also_after_more_vectors_were_added() {
 fn a_reset_stops_the_controller_and_dma_until_mastering_is_on_again() {
     let transport = open(OURS);
     identify(&transport, None, WAIT).expect("answer");
-    transport.write32(AQA, 15 << 16 | 15).expect("register");
+    write32(&transport, AQA, 15 << 16 | 15);
     set_enabled(&transport, 1);
     transport.reset().expect("has a function reset");
     assert_eq!(transport.read32(CSTS).expect("register"), 0);
     assert_eq!(identify(&transport, None, Duration::from_millis(300)), None);
     transport.reset().expect("has a function reset");
-    transport.set_bus_mastering(BusMastering::On).expect("there");
+    set_bus_mastering(&transport, BusMastering::On);
     assert!(identify(&transport, None, WAIT).is_some());
 }
 

@@ -1,4 +1,7 @@
+#![expect(unsafe_code)]
 //! The software controller as a bus: registers, doorbells, memory and interrupts without a bus.
+//
+// UNSAFETY: implements unsafe methods; calls nothing unsafe.
 
 use std::fs::File;
 use std::os::fd::BorrowedFd;
@@ -22,7 +25,7 @@ impl Transport for Emulator {
         Ok(self.shared.lock().read_register(offset, now, &self.shared.window, faults))
     }
 
-    fn write32(&self, offset: u32, value: u32) -> Result<(), BusError> {
+    unsafe fn write32(&self, offset: u32, value: u32) -> Result<(), BusError> {
         check_offset(offset)?;
         let (now, faults) = (self.shared.clock.now(), self.shared.faults.view());
         self.shared.lock().write_register(offset, value, now, &self.shared.window, faults);
@@ -30,7 +33,7 @@ impl Transport for Emulator {
         Ok(())
     }
 
-    fn doorbells(&self, bytes: usize) -> Result<Doorbells, BusError> {
+    unsafe fn doorbells(&self, bytes: usize) -> Result<Doorbells, BusError> {
         self.shared.window.hand_out(bytes)
     }
 
@@ -39,7 +42,7 @@ impl Transport for Emulator {
     }
 
     /// Bus mastering is off until it is turned on, as on a device that nobody has set up yet.
-    fn set_bus_mastering(&self, mastering: BusMastering) -> Result<(), BusError> {
+    unsafe fn set_bus_mastering(&self, mastering: BusMastering) -> Result<(), BusError> {
         self.shared.lock().mastering = mastering;
         Ok(())
     }

@@ -100,7 +100,7 @@ fn act(random: &mut Random, host: &mut Host, pair: &mut Pair) {
             let offset = (random.below(0x40) * 4) as u32;
             let _ = host.device.read32(offset);
             if random.below(10) == 0 {
-                host.device.write32(offset, random.edge() as u32).expect("a register");
+                host::write32(&host.device, offset, random.edge() as u32).expect("a register");
             }
         }
         2..=5 => {

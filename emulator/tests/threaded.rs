@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use doorbell_emulator::{Emulator, EmulatorConfig};
 use doorbell_spec::command::NvmOpcode;
-use doorbell_spec::{Blocks, BusMastering, Iova, Lba, Nsid, SubmissionEntry, Transport};
+use doorbell_spec::{Blocks, BusMastering, Lba, Nsid, SubmissionEntry, Transport};
 use host::{BASE, Host};
 
 fn read(cid: u16) -> SubmissionEntry {
@@ -82,7 +82,7 @@ fn unmap_returns_only_when_no_access_is_under_way() {
         }
         host.ring_tail(&pair);
         std::thread::sleep(Duration::from_micros(u64::from(round) * 7));
-        mapper.unmap(Iova(0x9_0000_0000), bytes).expect("unmapped");
+        host::unmap(&*mapper, 0x9_0000_0000, bytes).expect("unmapped");
         // From here on the memory is ours: what we write stays, whatever the device is at.
         other.fill(0xa5);
         for _ in 0..8 {
@@ -124,8 +124,8 @@ fn the_thread_ends_with_its_last_owner_and_an_idle_one_rests() {
     let device = Emulator::spawn(EmulatorConfig::default()).expect("a controller");
     let second = Arc::clone(&device);
     drop(device);
-    second.set_bus_mastering(BusMastering::On).expect("alive");
-    let doorbells = second.doorbells(8).expect("doorbells");
+    host::set_bus_mastering(&second, BusMastering::On).expect("alive");
+    let doorbells = host::doorbells(&second, 8).expect("doorbells");
     // Dropping joins: if the thread did not end, neither would this test.
     drop(second);
     // A doorbell that outlives the controller leads to memory, not to a crash.
@@ -166,5 +166,5 @@ fn two_controllers_share_one_address_space() {
     let (first, second) = (make().expect("one"), make().expect("two"));
     let mut page = memmap2::MmapMut::map_anon(4096).expect("memory");
     host::map(&*first.mapper(), 0x9_0000_0000, &mut page);
-    assert!(second.mapper().unmap(Iova(0x9_0000_0000), 4096).is_ok());
+    assert!(host::unmap(&*second.mapper(), 0x9_0000_0000, 4096).is_ok());
 }

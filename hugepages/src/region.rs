@@ -7,7 +7,7 @@
 //! * once some mapper has refused to take a mapping back, the region is [`Reach::Doubtful`] for ever: its
 //!   memory is never given back to the system, and its addresses never to another region.
 //
-// UNSAFETY: `Mapper::map` is unsafe; its contract, the life of the memory, is what this file is about.
+// UNSAFETY: a `Mapper`'s methods are unsafe; their contract, the life of the memory, is what this file is about.
 
 use std::ops::RangeInclusive;
 use std::ptr::NonNull;
@@ -165,7 +165,12 @@ impl Region {
     fn unmap_pieces(&self, mapper: &dyn Mapper, count: usize) -> Result<(), MapError> {
         let mut first_error = Ok(());
         for piece in self.pieces().take(count) {
-            let unmapped = mapper.unmap(piece.iova, piece.bytes);
+            // SAFETY:
+            // - this region has mapped the piece, and has not taken it back: it is unmapped once from each
+            //   mapper, when its last lease or the mapper's attachment ends;
+            // - a lease and an attachment are kept while a device may use the addresses: by the driver that
+            //   told the device of them, which is the one who may let go of both.
+            let unmapped = unsafe { mapper.unmap(piece.iova, piece.bytes) };
             first_error = first_error.and(unmapped);
         }
         first_error

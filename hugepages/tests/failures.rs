@@ -193,8 +193,10 @@ impl Mapper for Panicking {
         unsafe { self.0.map(iova, region) }
     }
 
-    fn unmap(&self, iova: Iova, bytes: usize) -> Result<(), MapError> {
-        self.0.unmap(iova, bytes)
+    unsafe fn unmap(&self, iova: Iova, bytes: usize) -> Result<(), MapError> {
+        // SAFETY:
+        // - passed on as it came.
+        unsafe { self.0.unmap(iova, bytes) }
     }
 }
 

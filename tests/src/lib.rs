@@ -15,6 +15,7 @@
 //!
 //! [`traps`] says which test belongs to which fault that a driver of this kind once had.
 
+mod by_hand;
 mod bytes;
 mod place;
 mod programs;

@@ -1,4 +1,7 @@
+#![expect(unsafe_code)]
 //! A transport as another process would have it: the same device, by a way that nobody in here has claimed.
+//
+// UNSAFETY: implements unsafe methods, and passes their contract on.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -18,20 +21,23 @@ impl Transport for Successor {
         self.0.read32(offset)
     }
 
-    fn write32(&self, offset: u32, value: u32) -> Result<(), BusError> {
-        self.0.write32(offset, value)
+    unsafe fn write32(&self, offset: u32, value: u32) -> Result<(), BusError> {
+        // SAFETY: the caller's promise, word for word: the one who drove the device is no more.
+        unsafe { self.0.write32(offset, value) }
     }
 
-    fn doorbells(&self, bytes: usize) -> Result<Doorbells, BusError> {
-        self.0.doorbells(bytes)
+    unsafe fn doorbells(&self, bytes: usize) -> Result<Doorbells, BusError> {
+        // SAFETY: as in `write32`.
+        unsafe { self.0.doorbells(bytes) }
     }
 
     fn mapper(&self) -> Arc<dyn Mapper> {
         self.0.mapper()
     }
 
-    fn set_bus_mastering(&self, mastering: BusMastering) -> Result<(), BusError> {
-        self.0.set_bus_mastering(mastering)
+    unsafe fn set_bus_mastering(&self, mastering: BusMastering) -> Result<(), BusError> {
+        // SAFETY: as in `write32`.
+        unsafe { self.0.set_bus_mastering(mastering) }
     }
 
     fn interrupt_vectors(&self) -> u32 {

@@ -7,11 +7,10 @@ use doorbell_spec::feature::{AsyncEventConfig, Feature, QueueCounts};
 use doorbell_spec::identify::{
     IdentifyController, IdentifyKind, IdentifyNamespace, NAMESPACE_LIST_ENTRIES, OAES_NAMESPACE_ATTRIBUTES,
 };
-use doorbell_spec::register::{Aqa, Cap, DoorbellKind, Version, doorbell_bytes, doorbell_index};
+use doorbell_spec::register::{Cap, DoorbellKind, Version, doorbell_index};
 use doorbell_spec::{BusMastering, Doorbells, Nsid, QueueId, SubmissionEntry, Transport};
 
 use super::admin::{ADMIN_ENTRIES, Admin, Line};
-use super::claim::Claim;
 use super::device::{Device, DeviceParts, disable};
 use super::options::ControllerOptions;
 use super::registers::{Registers, bus};
@@ -35,7 +34,7 @@ impl Shared {
         let id = next_controller_id();
         let namespaces = find_namespaces(&device, &identify, id)?;
         let queues_granted = negotiate_queues(&device, options.queue_pairs)?;
-        let doorbells = map_doorbells(&*device.transport, device.cap, queues_granted)?;
+        let doorbells = device.registers.doorbells(device.cap, queues_granted)?;
         listen_for_events(&device, &identify)?;
         let of_controller = identify.transfer_bytes_max(device.cap.page_bytes_min()).unwrap_or(u64::MAX);
         Ok(Self::new(SharedParts {
@@ -59,9 +58,8 @@ fn start(
     options: &ControllerOptions,
 ) -> Result<Device, ControllerError> {
     const STEP: &str = "bring-up";
-    let claim = Claim::of(&transport)?;
     let clock = options.clock.clone();
-    let registers = Registers::new(Arc::clone(&transport), clock.clone());
+    let registers = Registers::claim(Arc::clone(&transport), clock.clone())?;
     let cap = registers.cap(STEP)?;
     let version = registers.version(STEP)?;
     let page_bytes = check_supported(cap)?;
@@ -69,7 +67,7 @@ fn start(
     disable(&registers, cap)?;
     let attachment = space.attach(transport.mapper())?;
     let ring = |bytes: usize| ring_memory(&space, bytes, page_bytes);
-    let doorbells = map_doorbells(&*transport, cap, 0)?;
+    let doorbells = registers.doorbells(cap, 0)?;
     let (sq_doorbell, cq_doorbell) = doorbell_pair(&doorbells, cap, QueueId::ADMIN)?;
     let entries = u32::from(ADMIN_ENTRIES);
     let sq = SubmissionRing::new(ring(usize::from(ADMIN_ENTRIES) * 64)?, entries, sq_doorbell);
@@ -81,14 +79,10 @@ fn start(
         generations: options.generations,
     };
     let admin = Admin::new(sq, cq, space.allocate(4096)?, line);
-    let (sq_iova, cq_iova) = admin.ring_addresses();
-    let parts =
-        DeviceParts { transport, registers, cap, version, space, page_bytes, attachment, admin, claim };
+    let parts = DeviceParts { transport, registers, cap, version, space, page_bytes, attachment, admin };
     let device = Device::new(parts);
-    let entries_z = ADMIN_ENTRIES - 1;
-    let aqa = Aqa::new().with_submission_entries_z(entries_z).with_completion_entries_z(entries_z);
-    device.registers.set_admin_queues(aqa, sq_iova, cq_iova, STEP)?;
-    device.transport.set_bus_mastering(BusMastering::On).map_err(|source| bus(STEP, source))?;
+    device.registers.set_admin_queues(&device.admin(), STEP)?;
+    device.registers.set_bus_mastering(BusMastering::On).map_err(|source| bus(STEP, source))?;
     device.enable()?;
     Ok(device)
 }
@@ -134,12 +128,6 @@ pub(super) fn ring_memory(
     SharedMemory::new(buffer, bytes, page).ok_or_else(|| ControllerError::Unsupported {
         why: format!("memory for a ring could not be aligned to {page} bytes"),
     })
-}
-
-fn map_doorbells(transport: &dyn Transport, cap: Cap, queues: u32) -> Result<Doorbells, ControllerError> {
-    let last = QueueId(u16::try_from(queues).unwrap_or(u16::MAX));
-    let bytes = doorbell_bytes(last, cap.doorbell_stride());
-    transport.doorbells(bytes).map_err(|source| bus("mapping the doorbells", source))
 }
 
 /// The two doorbells of a queue.

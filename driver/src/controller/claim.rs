@@ -11,7 +11,7 @@ use doorbell_spec::Transport;
 use super::device::lock;
 use crate::error::ControllerError;
 
-/// The right to drive a transport, until this is dropped.
+/// The right to drive a transport, until this is dropped. Safe code has no other way to drive a device.
 #[derive(Debug)]
 pub(crate) struct Claim {
     /// Where the transport lies. Nothing else can lie there while the claim's owner holds it.

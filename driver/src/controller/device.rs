@@ -9,10 +9,9 @@ use std::time::Duration;
 
 use doorbell_hugepages::{Attachment, Detached, DmaBuf, DmaSpace};
 use doorbell_spec::register::{Cap, Cc, Shutdown, Version};
-use doorbell_spec::{BusMastering, Transport};
+use doorbell_spec::{BusError, BusMastering, Transport};
 
 use super::admin::Admin;
-use super::claim::Claim;
 use super::registers::{Readiness, Registers};
 use crate::buffer::Buffer;
 use crate::error::ControllerError;
@@ -39,8 +38,6 @@ pub(crate) struct Device {
     admin: Mutex<Admin>,
     parked: Mutex<Vec<Parked>>,
     quiet: Mutex<Quiet>,
-    /// Ends when the device is quiet, and not before.
-    _claim: Claim,
 }
 
 /// Whether the device can still reach memory.
@@ -61,7 +58,6 @@ pub(crate) struct DeviceParts {
     pub(crate) page_bytes: u64,
     pub(crate) attachment: Attachment,
     pub(crate) admin: Admin,
-    pub(crate) claim: Claim,
 }
 
 impl Device {
@@ -77,7 +73,6 @@ impl Device {
             admin: Mutex::new(parts.admin),
             parked: Mutex::new(Vec::new()),
             quiet: Mutex::new(Quiet::No),
-            _claim: parts.claim,
         }
     }
 
@@ -152,9 +147,14 @@ impl Device {
         if disable(&self.registers, self.cap).is_ok() || self.transport.reset().is_ok() {
             return Quiet::Yes;
         }
-        // A device that neither obeys nor can be reset: take its way to the memory.
-        if let Err(error) = self.transport.set_bus_mastering(BusMastering::Off) {
-            tracing::debug!(%error, "bus mastering not turned off");
+        // A device that neither obeys nor can be reset: take its way to the memory. It still knows addresses,
+        // and somebody else may map other memory there once ours is unmapped: so first its right to DMA.
+        match self.registers.set_bus_mastering(BusMastering::Off) {
+            Ok(()) | Err(BusError::Removed) => {}
+            Err(error) => {
+                tracing::debug!(%error, "bus mastering not turned off");
+                return Quiet::No;
+            }
         }
         match self.attachment.take().map(Attachment::detach) {
             Some(Ok(Detached::Unmapped)) => Quiet::Yes,
@@ -171,7 +171,7 @@ impl Drop for Device {
             std::mem::forget(lock(&self.admin).keepers());
             std::mem::forget(self.attachment.take());
         }
-        if let Err(error) = self.transport.set_bus_mastering(BusMastering::Off) {
+        if let Err(error) = self.registers.set_bus_mastering(BusMastering::Off) {
             tracing::debug!(%error, "bus mastering not turned off");
         }
     }

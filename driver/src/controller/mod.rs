@@ -12,10 +12,10 @@ mod features;
 mod identify;
 mod open;
 mod options;
-mod outside;
 mod queues;
 mod registers;
 mod shared;
+mod view;
 
 use std::sync::Arc;
 
@@ -31,8 +31,8 @@ use crate::queue::{QueueConfig, QueuePair};
 pub use events::ControllerEvent;
 pub use features::WriteCache;
 pub use options::ControllerOptions;
-use outside::Outside;
 pub(crate) use shared::{Parked, QueueEnd, Shared};
+pub use view::TransportView;
 
 /// An NVMe controller that this process drives.
 ///
@@ -42,7 +42,6 @@ pub(crate) use shared::{Parked, QueueEnd, Shared};
 #[derive(Debug)]
 pub struct Controller {
     shared: Arc<Shared>,
-    outside: Outside,
 }
 
 impl Controller {
@@ -165,11 +164,23 @@ impl Controller {
 
     /// The transport below: for what this type has no call for, such as reading registers or interrupts.
     ///
-    /// It refuses whatever changes what the device does with memory: writing registers, doorbells, mappings,
-    /// bus mastering, a reset. Events come from [`poll_event`](Controller::poll_event) alone.
+    /// It has nothing that changes what the device does: no register is written by it.
+    ///
+    /// ```
+    /// # use doorbell::{Controller, spec::register::CC};
+    /// fn look(controller: &Controller) -> bool {
+    ///     controller.transport().read32(CC).is_ok()
+    /// }
+    /// ```
+    /// ```compile_fail,E0599
+    /// # use doorbell::{Controller, spec::register::CC, Transport};
+    /// fn stray(controller: &Controller) -> bool {
+    ///     controller.transport().write32(CC, 0).is_ok()
+    /// }
+    /// ```
     #[must_use]
-    pub fn transport(&self) -> &dyn doorbell_spec::Transport {
-        &self.outside
+    pub fn transport(&self) -> TransportView<'_> {
+        TransportView(&*self.shared.device.transport)
     }
 
     /// Notifies the controller of the shutdown, waits for it (at most RTD3E) and disables it.

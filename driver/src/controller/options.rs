@@ -6,7 +6,6 @@ use std::time::Duration;
 use doorbell_hugepages::{DmaSpace, DmaSpaceConfig};
 use doorbell_spec::{Clock, Transport};
 
-use super::outside::Outside;
 use super::{Controller, Shared, open};
 use crate::error::ControllerError;
 use crate::queue::Generations;
@@ -114,8 +113,7 @@ impl ControllerOptions {
                 DmaSpace::new(DmaSpaceConfig::default().with_numa_node(node))
             }
         };
-        let outside = Outside(Arc::clone(&transport));
-        Ok(Controller { shared: Shared::bring_up(transport, space, self)?, outside })
+        Ok(Controller { shared: Shared::bring_up(transport, space, self)? })
     }
 }
 

@@ -1,7 +1,7 @@
 #![expect(unsafe_code)]
 //! The memory side of VFIO: a container, which is one set of IOMMU tables.
 //
-// UNSAFETY: implements an unsafe method, and passes its contract on to the system call.
+// UNSAFETY: implements unsafe methods, and passes the contract of one on to the system call.
 
 use std::fmt::Write;
 use std::fs;
@@ -84,7 +84,7 @@ impl Mapper for VfioMapper {
         result.map_err(|source| self.explain(source, iova, bytes))
     }
 
-    fn unmap(&self, iova: Iova, bytes: usize) -> Result<(), MapError> {
+    unsafe fn unmap(&self, iova: Iova, bytes: usize) -> Result<(), MapError> {
         match ioctl::unmap_dma(&self.container, iova.0, bytes as u64) {
             Ok(unmapped) if unmapped == bytes as u64 => Ok(()),
             // The kernel answers 0 where nothing is mapped, and refuses to cut a mapping in two.

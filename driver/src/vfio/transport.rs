@@ -1,4 +1,7 @@
+#![expect(unsafe_code)]
 //! One controller behind VFIO.
+//
+// UNSAFETY: implements unsafe methods; calls nothing unsafe.
 
 use std::fs::File;
 use std::hint;
@@ -49,8 +52,8 @@ pub struct VfioTransport {
 impl VfioTransport {
     /// Opens the controller at `address`, which must be bound to vfio-pci (see [`crate::pci::bind`]).
     ///
-    /// Afterwards its registers are reachable, INTx is off and bus mastering is on; nothing is mapped for
-    /// DMA yet unless another device of the same group has it. Needs no privilege beyond access to the
+    /// Afterwards its registers are reachable, INTx and bus mastering are off (the device may still run as
+    /// somebody left it); nothing is mapped for DMA yet unless another device of the same group has it. Needs no privilege beyond access to the
     /// group's node. Takes up to a second if the group is busy. Does not touch NVMe's registers.
     ///
     /// # Errors
@@ -90,7 +93,7 @@ impl VfioTransport {
         }
         let config = ConfigSpace::at(&device.config);
         config
-            .set_command(&device.file, BusMastering::On)
+            .set_command(&device.file, BusMastering::Off)
             .map_err(failed("writing the PCI command register"))?;
         Ok(Self {
             identity,
@@ -148,12 +151,12 @@ impl Transport for VfioTransport {
         Ok(u32::from_le_bytes(bytes))
     }
 
-    fn write32(&self, offset: u32, value: u32) -> Result<(), BusError> {
+    unsafe fn write32(&self, offset: u32, value: u32) -> Result<(), BusError> {
         let written = self.file.write_all_at(&value.to_le_bytes(), self.place(offset)?);
         written.map_err(|source| self.error("writing a register", source))
     }
 
-    fn doorbells(&self, bytes: usize) -> Result<Doorbells, BusError> {
+    unsafe fn doorbells(&self, bytes: usize) -> Result<Doorbells, BusError> {
         window::map_doorbells(&self.file, &self.bar0, bytes)
     }
 
@@ -161,7 +164,7 @@ impl Transport for VfioTransport {
         Arc::<VfioMapper>::clone(&self.mapper)
     }
 
-    fn set_bus_mastering(&self, mastering: BusMastering) -> Result<(), BusError> {
+    unsafe fn set_bus_mastering(&self, mastering: BusMastering) -> Result<(), BusError> {
         self.set_command(mastering)
     }
 

@@ -10,8 +10,9 @@ use doorbell::{
 };
 use doorbell_emulator::NamespaceConfig;
 use doorbell_emulator::fault::Action;
-use doorbell_spec::{Status, Transport, register};
+use doorbell_spec::Status;
 
+use crate::elsewhere;
 use crate::rig::{CREATE_CQ, CREATE_SQ, DELETE_CQ, DELETE_SQ, IDENTIFY, READ, Random, Rig, rig};
 
 /// A queue of this depth with a read in every slot.
@@ -136,7 +137,7 @@ fn a_controller_that_somebody_else_reset_has_failed() {
     let rig = rig("size=16M");
     let pool = rig.space.pool(4096, 4).expect("memory");
     let mut queue = full_queue(&rig, 4, &pool);
-    rig.device.write32(register::CC, 0).expect("a register");
+    elsewhere::disable(&*rig.device).expect("a register");
     rig.finish(&mut queue, |completion| assert_eq!(completion.result, Err(IoError::ControllerFailed)));
 }
 

@@ -1,4 +1,7 @@
+#![expect(unsafe_code)]
 //! A device that lies: every value that it may choose is now and then chosen by a generator.
+//
+// UNSAFETY: implements unsafe methods; calls nothing unsafe.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -301,12 +304,12 @@ impl Transport for Hostile {
         Ok(self.state.lock().expect("one thread").read(offset))
     }
 
-    fn write32(&self, offset: u32, value: u32) -> Result<(), BusError> {
+    unsafe fn write32(&self, offset: u32, value: u32) -> Result<(), BusError> {
         self.state.lock().expect("one thread").write(offset, value);
         Ok(())
     }
 
-    fn doorbells(&self, _bytes: usize) -> Result<Doorbells, BusError> {
+    unsafe fn doorbells(&self, _bytes: usize) -> Result<Doorbells, BusError> {
         Ok(Doorbells::in_memory(Arc::clone(&self.cells)))
     }
 
@@ -314,7 +317,7 @@ impl Transport for Hostile {
         Arc::<Memory>::clone(&self.memory)
     }
 
-    fn set_bus_mastering(&self, _mastering: BusMastering) -> Result<(), BusError> {
+    unsafe fn set_bus_mastering(&self, _mastering: BusMastering) -> Result<(), BusError> {
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 #![expect(unsafe_code)]
 //! The memory side of a hostile device: odd limits, refusals, and a look at everything that was mapped.
 //
-// UNSAFETY: implements the unsafe `Mapper::map`, and reads and writes the mapped memory as a device does.
+// UNSAFETY: implements the unsafe methods of `Mapper`, and reads and writes the mapped memory as a device does.
 
 use std::ops::RangeInclusive;
 use std::ptr::NonNull;
@@ -120,7 +120,7 @@ impl Mapper for Memory {
         Ok(())
     }
 
-    fn unmap(&self, iova: Iova, bytes: usize) -> Result<(), MapError> {
+    unsafe fn unmap(&self, iova: Iova, bytes: usize) -> Result<(), MapError> {
         if self.refuses() {
             return Err(MapError::Removed);
         }

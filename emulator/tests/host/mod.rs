@@ -4,7 +4,8 @@
 //! It shares nothing with the driver crate, so that both cannot be wrong in the same way. It does what
 //! it is told, also what a host must not do.
 //
-// UNSAFETY: reads and writes memory that the device writes too, through raw pointers and atomics.
+// UNSAFETY: reads and writes memory that the device writes too, through raw pointers and atomics; tells the
+// device whatever a test likes.
 
 // Every test file includes this one, and uses a part of it.
 #![allow(dead_code)]
@@ -17,8 +18,8 @@ use doorbell_emulator::{Emulator, EmulatorConfig};
 use doorbell_spec::identify::IdentifyKind;
 use doorbell_spec::register::{self, Aqa, Cc, Csts, DoorbellKind, doorbell_bytes, doorbell_index};
 use doorbell_spec::{
-    BusMastering, Clock, CompletionEntry, Doorbells, HostRegion, Iova, Mapper, Nsid, QueueId, Status,
-    SubmissionEntry, Transport,
+    BusError, BusMastering, Clock, CompletionEntry, Doorbells, HostRegion, Iova, MapError, Mapper, Nsid,
+    QueueId, Status, SubmissionEntry, Transport,
 };
 use memmap2::MmapMut;
 
@@ -31,6 +32,40 @@ pub fn map(mapper: &dyn Mapper, iova: u64, memory: &mut MmapMut) {
         HostRegion { address: NonNull::from(&mut memory[..]).cast(), bytes: memory.len(), backing: None };
     // SAFETY: the tests unmap it, or drop the controller, before the memory is dropped.
     unsafe { mapper.map(Iova(iova), region) }.expect("mapped");
+}
+
+/// Takes memory back, of which a test has as many mappings as it likes.
+pub fn unmap(mapper: &dyn Mapper, iova: u64, bytes: usize) -> Result<(), MapError> {
+    // SAFETY: what is mapped here is a test's own, read and written by copies; no address of it is mapped
+    // again for anybody else.
+    unsafe { mapper.unmap(Iova(iova), bytes) }
+}
+
+/// Writes a register.
+pub fn write32(device: &Emulator, offset: u32, value: u32) -> Result<(), BusError> {
+    // SAFETY:
+    // - the test alone drives the device, which is its own;
+    // - all that is mapped for the device is memory of the test ([`Memory`], or a mapping that it holds), read
+    //   and written by copies alone: wherever the device writes, nothing else is.
+    unsafe { device.write32(offset, value) }
+}
+
+/// Writes a register of 64 bits.
+pub fn write64(device: &Emulator, offset: u32, value: u64) -> Result<(), BusError> {
+    // SAFETY: as in `write32`.
+    unsafe { device.write64(offset, value) }
+}
+
+/// Maps doorbells.
+pub fn doorbells(device: &Emulator, bytes: usize) -> Result<Doorbells, BusError> {
+    // SAFETY: as in `write32`, whatever is rung.
+    unsafe { device.doorbells(bytes) }
+}
+
+/// Gives the device the right to DMA, or takes it.
+pub fn set_bus_mastering(device: &Emulator, mastering: BusMastering) -> Result<(), BusError> {
+    // SAFETY: as in `write32`.
+    unsafe { device.set_bus_mastering(mastering) }
 }
 
 /// Memory that is mapped for the device at [`BASE`].
@@ -125,7 +160,7 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         // A test may have unmapped it already.
-        let _ = self.mapper.unmap(Iova(BASE), self.bytes);
+        let _ = unmap(&*self.mapper, BASE, self.bytes);
     }
 }
 
@@ -173,7 +208,7 @@ impl Host {
         let cap = register::Cap::from_bits(device.read64(register::CAP).expect("CAP"));
         let stride = cap.doorbell_stride();
         memory.page = usize::try_from(cap.page_bytes_min()).expect("a page");
-        let doorbells = device.doorbells(doorbell_bytes(QueueId(1), stride)).expect("doorbells");
+        let doorbells = doorbells(&device, doorbell_bytes(QueueId(1), stride)).expect("doorbells");
         let admin = Pair::new(&mut memory, QueueId::ADMIN, ADMIN_ENTRIES, ADMIN_ENTRIES);
         Self { device, clock, memory, doorbells, stride, admin }
     }
@@ -184,16 +219,16 @@ impl Host {
 
     /// Sets everything up and CC.EN, and does not wait.
     pub fn start(&mut self) {
-        self.device.set_bus_mastering(BusMastering::On).expect("bus mastering");
+        set_bus_mastering(&self.device, BusMastering::On).expect("bus mastering");
         let page = register::Cap::from_bits(self.device.read64(register::CAP).expect("CAP")).page_min();
         let z = u16::try_from(ADMIN_ENTRIES - 1).expect("small");
         let aqa = Aqa::new().with_submission_entries_z(z).with_completion_entries_z(z);
-        self.device.write32(register::AQA, aqa.into_bits()).expect("AQA");
-        self.device.write64(register::ASQ, self.admin.sq.0).expect("ASQ");
-        self.device.write64(register::ACQ, self.admin.cq.0).expect("ACQ");
+        write32(&self.device, register::AQA, aqa.into_bits()).expect("AQA");
+        write64(&self.device, register::ASQ, self.admin.sq.0).expect("ASQ");
+        write64(&self.device, register::ACQ, self.admin.cq.0).expect("ACQ");
         let cc =
             Cc::new().with_enable(true).with_submission_entry(6).with_completion_entry(4).with_page(page);
-        self.device.write32(register::CC, cc.into_bits()).expect("CC");
+        write32(&self.device, register::CC, cc.into_bits()).expect("CC");
         (self.admin.tail, self.admin.head, self.admin.phase) = (0, 0, true);
         self.memory.write(self.admin.cq, &vec![0; self.admin.cq_entries as usize * 16]);
     }
@@ -211,12 +246,12 @@ impl Host {
 
     /// Clears CC.EN.
     pub fn disable(&mut self) {
-        self.device.write32(register::CC, 0).expect("CC");
+        write32(&self.device, register::CC, 0).expect("CC");
     }
 
     pub fn ring(&self, queue: QueueId, kind: DoorbellKind, value: u32) {
         let index = doorbell_index(queue, kind, self.stride);
-        let doorbells = self.device.doorbells((index + 1) * 4).expect("doorbells");
+        let doorbells = doorbells(&self.device, (index + 1) * 4).expect("doorbells");
         doorbells.at(index).expect("a doorbell").ring(value);
     }
 

@@ -6,7 +6,7 @@
 //! number of entries) and nothing of the code under test. With each mapping it notes the file behind the
 //! memory, so that it can tell whether memory it still holds has been freed under it.
 //
-// UNSAFETY: implements `Mapper::map`, which is unsafe to call; touches no memory.
+// UNSAFETY: implements `Mapper`, whose methods are unsafe to call; touches no memory.
 
 use std::fs::{self, File};
 use std::ops::RangeInclusive;
@@ -185,7 +185,7 @@ impl Mapper for Bus {
         Ok(())
     }
 
-    fn unmap(&self, iova: Iova, bytes: usize) -> Result<(), MapError> {
+    unsafe fn unmap(&self, iova: Iova, bytes: usize) -> Result<(), MapError> {
         let mut state = self.state();
         let found = state.held.iter().position(|held| held.iova == iova && held.bytes == bytes);
         let index = found.ok_or(MapError::NotMapped { iova, bytes })?;

@@ -3,10 +3,9 @@
 use anyhow::{Result, ensure};
 use doorbell::ControllerError;
 use doorbell_spec::Transport;
-use doorbell_spec::register::{CC, Cc};
 
 use crate::scenario::scenarios;
-use crate::{Place, Rig};
+use crate::{Place, Rig, by_hand};
 
 scenarios! {
     Nothing:
@@ -62,17 +61,7 @@ fn a_controller_that_was_dropped_can_be_opened_again(place: &mut Place) -> Resul
 /// A process that was killed leaves its controller enabled.
 fn a_running_controller_is_reset_before_it_is_used(place: &mut Place) -> Result<()> {
     let transport = place.transport()?;
-    let enabled = Cc::new().with_enable(true).with_submission_entry(6).with_completion_entry(4);
-    let clock = place.clock().clone();
-    let deadline = clock.deadline(std::time::Duration::from_secs(10));
-    // Admin queues of the least size at an address that the device cannot reach: no command follows.
-    transport.write32(doorbell_spec::register::AQA, 0x0001_0001)?;
-    transport.write64(doorbell_spec::register::ASQ, 0x10_0000)?;
-    transport.write64(doorbell_spec::register::ACQ, 0x10_1000)?;
-    transport.write32(CC, enabled.into_bits())?;
-    while transport.read32(doorbell_spec::register::CSTS)? & 1 == 0 && !deadline.passed(&clock) {
-        transport.relax(&clock);
-    }
+    by_hand::leave_enabled(&*transport, place.clock())?;
     let controller = place.options().open_transport(transport)?;
     let mut rig = Rig::on(place, controller, 8)?;
     rig.exercise(20)?;
@@ -99,13 +88,8 @@ fn the_device_may_access_memory_only_while_it_is_driven(place: &mut Place) -> Re
     Rig::on(place, controller, 4)?.close()?;
     ensure!(emulator.report().is_clean(), "{:?}", emulator.report());
     // Enabled by somebody else, without bus mastering, its first fetch is refused and is in the report.
-    emulator.write32(doorbell_spec::register::AQA, 0x0001_0001)?;
-    emulator.write64(doorbell_spec::register::ASQ, 0x10_0000)?;
-    emulator.write64(doorbell_spec::register::ACQ, 0x10_1000)?;
-    let enabled = Cc::new().with_enable(true).with_submission_entry(6).with_completion_entry(4);
-    emulator.write32(CC, enabled.into_bits())?;
-    emulator.relax(place.clock());
-    emulator.doorbells(8)?.at(0).expect("the admin queue's").ring(1);
+    by_hand::leave_enabled(&*emulator, place.clock())?;
+    by_hand::ring_admin_queue(&*emulator)?;
     emulator.relax(place.clock());
     ensure!(!emulator.report().is_clean(), "bus mastering was still on after the controller was closed");
     Ok(())
