@@ -86,11 +86,13 @@ impl Clock {
         }
     }
 
-    /// Moves a virtual clock forward. Does nothing to a real one, which moves by itself.
+    /// Moves a virtual clock forward; it stops at the end of time. Does nothing to a real one, which moves
+    /// by itself.
     pub fn advance(&self, span: Duration) {
         if let Source::Virtual(now) = &self.0 {
-            let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-            now.fetch_add(nanos, Ordering::Relaxed);
+            let later = |now| Some(Nanos(now).after(span).0);
+            // The closure always answers a new value, so this does not fail.
+            let _ = now.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
         }
     }
 
@@ -153,6 +155,18 @@ mod tests {
         clock.advance(Duration::from_millis(1));
         assert!(deadline.passed(&clock));
         assert_eq!(clock.now().since(start), 5_000_000);
+    }
+
+    /// It wrapped, and every deadline of the past was in the future again.
+    #[test]
+    fn a_virtual_clock_stops_at_the_end_of_time() {
+        let clock = Clock::virtual_time();
+        let deadline = clock.deadline(Duration::MAX);
+        for span in [Duration::MAX, Duration::from_nanos(u64::MAX), Duration::from_nanos(1)] {
+            clock.advance(span);
+            assert_eq!(clock.now(), Nanos(u64::MAX));
+            assert!(deadline.passed(&clock));
+        }
     }
 
     #[test]
