@@ -133,8 +133,10 @@ impl QueuePair {
     fn keep(&mut self, slot: SlotIndex, user_data: u64, buffer: Buffer) {
         let it = &mut self.slots[slot.index()];
         it.user_data = user_data;
+        let old = std::mem::replace(&mut it.buffer, buffer);
+        debug_assert!(matches!(old, Buffer::None), "the buffer of a free slot would be lost");
         // What a free slot holds is `Buffer::None`: there is nothing to drop, and no need to look.
-        std::mem::forget(std::mem::replace(&mut it.buffer, buffer));
+        std::mem::forget(old);
     }
 
     /// Writes the entry of a request that is one command.
