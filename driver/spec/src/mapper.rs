@@ -1,7 +1,7 @@
 #![expect(unsafe_code)]
 //! DMA mapping: making a piece of the process's memory visible to a device at an address of its own.
 //
-// UNSAFETY: declares an unsafe method, whose contract is the memory's lifetime; calls nothing unsafe.
+// UNSAFETY: declares unsafe methods, whose contract is the memory's lifetime; calls nothing unsafe.
 
 use std::fmt;
 use std::io;
@@ -62,7 +62,9 @@ pub trait Mapper: Send + Sync + fmt::Debug {
     /// # Safety
     /// The caller guarantees that the region is mapped, readable and writable memory, and stays so until
     /// [`Mapper::unmap`] of the same range has returned `Ok`, or the mapper itself is gone. The
-    /// implementor guarantees that the device reaches nothing outside the region through this mapping.
+    /// implementor guarantees that the device reaches nothing outside the region through this mapping,
+    /// that nobody but the device uses the region or its backing, and that a range which overlaps an existing
+    /// mapping is refused: an address that was mapped means the same memory until it is unmapped.
     unsafe fn map(&self, iova: Iova, region: HostRegion<'_>) -> Result<(), MapError>;
 
     /// Takes a mapping back. When it returns `Ok`, the device can no longer touch the memory.
@@ -71,7 +73,16 @@ pub trait Mapper: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// What the operating system said; the device may then still reach the memory.
-    fn unmap(&self, iova: Iova, bytes: usize) -> Result<(), MapError>;
+    ///
+    /// # Safety
+    /// The addresses may mean other memory as soon as this returns: somebody else's, who maps it there in
+    /// safe code (a second `DmaSpace`). So the caller guarantees that
+    /// - the mapping is its own: it made it, and has not taken it back since;
+    /// - no device that translates through this mapper will use an address of the range for what lay there:
+    ///   no command that is under way names it, or the device has lost its right to DMA.
+    ///
+    /// The implementor guarantees that after `Ok` no device reaches the memory through this mapping.
+    unsafe fn unmap(&self, iova: Iova, bytes: usize) -> Result<(), MapError>;
 }
 
 /// Why memory could not be mapped or unmapped.
