@@ -62,7 +62,7 @@ enum Action {
 #[derive(Debug, Args)]
 struct Options {
     /// The machine: a name (see `nvme-qemu machines`), or a description of your own in a .toml file.
-    #[arg(long, value_name = "NAME", default_value = "default")]
+    #[arg(long, value_name = "NAME", default_value = "default", value_parser = parse_machine)]
     machine: String,
     /// Copy this program too, with its shared libraries; or any file, to the path that it has here.
     #[arg(long, value_name = "PROGRAM")]
@@ -76,8 +76,8 @@ struct Options {
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     blockstats: Option<Option<PathBuf>>,
     /// Set a variable in the command's environment, or pass on the one of this name.
-    #[arg(long, value_name = "NAME[=VALUE]")]
-    env: Vec<String>,
+    #[arg(long, value_name = "NAME[=VALUE]", value_parser = parse_variable)]
+    env: Vec<(String, String)>,
     /// End the command after this time: seconds, or a number with s, m or h. A shell has no limit of its own.
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     timeout: Option<Duration>,
@@ -168,7 +168,7 @@ fn run(options: &Options, mut command: Vec<String>, kind: Kind) -> Result<u8> {
             .filter(|(_, count)| *count > 0)
             .collect(),
         command,
-        environment: environment(&options.env)?,
+        environment: environment(&options.env),
         directory: working_directory(),
         terminal,
     };
@@ -234,7 +234,7 @@ fn resolve(name: &str, profile: &str) -> Result<PathBuf> {
         .with_context(|| format!("there is no program `{name}` on this computer to run in the machine"))
 }
 
-fn environment(given: &[String]) -> Result<Vec<(String, String)>> {
+fn environment(given: &[(String, String)]) -> Vec<(String, String)> {
     let mut environment = vec![
         ("PATH".to_owned(), "/usr/bin:/usr/sbin".to_owned()),
         ("HOME".to_owned(), "/root".to_owned()),
@@ -242,19 +242,23 @@ fn environment(given: &[String]) -> Result<Vec<(String, String)>> {
     ];
     let passed_on = PASSED_ON.iter().filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)));
     environment.extend(passed_on);
-    for variable in given {
-        environment.push(match variable.split_once('=') {
-            Some((name, value)) => (name.to_owned(), value.to_owned()),
-            None => {
-                let value = std::env::var(variable);
-                (
-                    variable.clone(),
-                    value.with_context(|| format!("--env {variable}: there is no such variable"))?,
-                )
-            }
-        });
+    environment.extend_from_slice(given);
+    environment
+}
+
+fn parse_machine(text: &str) -> Result<String, String> {
+    Machine::check_name(text).map_err(|error| error.to_string())?;
+    Ok(text.to_owned())
+}
+
+fn parse_variable(text: &str) -> Result<(String, String), String> {
+    if let Some((name, value)) = text.split_once('=') {
+        return Ok((name.to_owned(), value.to_owned()));
     }
-    Ok(environment)
+    match std::env::var(text) {
+        Ok(value) => Ok((text.to_owned(), value)),
+        Err(_) => Err(format!("there is no variable `{text}` to pass on; write {text}=VALUE")),
+    }
 }
 
 /// Relative paths mean the same inside as outside, for the files that were copied.
@@ -335,6 +339,24 @@ mod tests {
             assert_eq!(options.machine, "fast");
             assert_eq!(command, ["ls", "-l", "--machine", "x"]);
         }
+    }
+
+    #[test]
+    fn a_machine_or_a_variable_that_is_not_there_is_a_wrong_option() {
+        for (option, value, said) in [
+            ("--machine", "fats", "only default, wide, fast"),
+            ("--machine", "/tmp", "--machine FILE.toml"),
+            ("--env", "NO_SUCH_VARIABLE", "write NO_SUCH_VARIABLE=VALUE"),
+        ] {
+            let error = Cli::try_parse_from(["nvme-qemu", "run", option, value, "ls"]).expect_err(value);
+            assert_eq!(error.exit_code(), 2);
+            assert!(error.to_string().contains(said), "{error}");
+        }
+        let line = ["nvme-qemu", "run", "--env", "A=b=c", "--machine", "mine.toml", "ls"];
+        let Action::Run { options, .. } = Cli::try_parse_from(line).unwrap().action else {
+            panic!("not a run")
+        };
+        assert_eq!(options.env, [("A".to_owned(), "b=c".to_owned())]);
     }
 
     #[test]

@@ -162,18 +162,18 @@ pub struct PciAddress {
 impl Machine {
     /// The machine of this name, or the one described by this file if the name ends in `.toml`.
     pub fn load(name: &str) -> Result<Self> {
-        if Path::new(name).extension().is_some_and(|extension| extension == "toml") {
+        if is_file(name) {
             let text =
                 std::fs::read_to_string(name).with_context(|| format!("cannot read machine {name}"))?;
             return Self::parse(name, &text);
         }
-        match BUILT_IN.iter().find(|(known, _)| *known == name) {
-            Some((name, text)) => Self::parse(name, text),
-            None => bail!(
-                "there is no machine `{name}`, only {}; one of your own is given as --machine FILE.toml",
-                BUILT_IN.map(|(known, _)| known).join(", ")
-            ),
-        }
+        let (name, text) = built_in(name)?;
+        Self::parse(name, text)
+    }
+
+    /// Whether there can be such a machine: a file is not looked for.
+    pub fn check_name(name: &str) -> Result<()> {
+        if is_file(name) { Ok(()) } else { built_in(name).map(drop) }
     }
 
     /// The machines that are built in.
@@ -348,6 +348,22 @@ impl serde::Serialize for PciAddress {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
+}
+
+/// Whether a machine of this name is described by a file of the user's.
+fn is_file(name: &str) -> bool {
+    Path::new(name).extension().is_some_and(|extension| extension == "toml")
+}
+
+/// The name and the description of a machine that is built in.
+fn built_in(name: &str) -> Result<(&'static str, &'static str)> {
+    let Some(found) = BUILT_IN.iter().find(|(known, _)| *known == name) else {
+        bail!(
+            "there is no machine `{name}`, only {}; one of your own is given as --machine FILE.toml",
+            BUILT_IN.map(|(known, _)| known).join(", ")
+        )
+    };
+    Ok(*found)
 }
 
 const BUILT_IN: [(&str, &str); 3] = [
