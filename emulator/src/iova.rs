@@ -6,7 +6,7 @@
 //! length of a step, so that `unmap`, which takes the write lock, returns only when no access is under way.
 //! Every change raises the table's generation, by which rings notice that their translation is stale.
 //
-// UNSAFETY: implements the unsafe methods of `Mapper`, and says that addresses of host memory may change threads.
+// UNSAFETY: implements a `Mapper`'s unsafe methods, and says that host addresses may change threads.
 
 pub(crate) mod access;
 

@@ -7,7 +7,7 @@
 //! * once some mapper has refused to take a mapping back, the region is [`Reach::Doubtful`] for ever: its
 //!   memory is never given back to the system, and its addresses never to another region.
 //
-// UNSAFETY: a `Mapper`'s methods are unsafe; their contract, the life of the memory, is what this file is about.
+// UNSAFETY: calls a `Mapper`'s methods; their contract, the life of the memory, is what this file is about.
 
 use std::ops::RangeInclusive;
 use std::ptr::NonNull;

@@ -6,8 +6,7 @@
 use doorbell_spec::register::{ACQ, AQA, ASQ, CC, CSTS, Cc};
 use doorbell_spec::{BusError, Clock, Transport};
 
-/// Enables a device as a process that was killed leaves it, and waits until it is ready or `clock` has come to
-/// ten seconds.
+/// Enables a device as a process that was killed leaves it, and waits until it is ready, ten seconds at most.
 ///
 /// Its admin queues are of the least size and at addresses that it cannot reach: a `DmaSpace` has none below
 /// 4 GiB. Its right to DMA stays as it is.

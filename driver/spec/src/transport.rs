@@ -26,9 +26,9 @@ use crate::{Clock, Doorbells, Mapper};
 /// CC.EN was cleared) or reset, or its memory was taken back (see [`Mapper::unmap`]):
 ///
 /// * *nobody else drives the device*: no other code writes its registers or rings its doorbells;
-/// * *every address that the device is given is of memory kept for it*: memory that [`Transport::mapper`] has
-///   mapped, which is neither freed nor lent to anybody while the device may access it; or it is an address at
-///   which nothing is mapped, nor will be.
+/// * *every address that the device is given is of memory kept for it*: memory that [`Transport::mapper`]
+///   has mapped, which is neither freed nor lent to anybody while the device may access it; or it is an
+///   address at which nothing is mapped, nor will be.
 ///
 /// **An implementor** guarantees:
 ///
@@ -37,8 +37,8 @@ use crate::{Clock, Doorbells, Mapper};
 /// * [`Transport::mapper`] answers the one thing that translates the device's addresses;
 /// * a new transport's device has no right to DMA: whoever had it before may have left it running.
 ///
-/// Whoever wraps a transport passes the guarantees of its own caller on, and makes sure that there is one: two
-/// wrappers of one device are two drivers. Safe code can read registers, and that is all:
+/// Whoever wraps a transport passes the guarantees of its own caller on, and sees to it that there is one
+/// caller: two wrappers of one device are two drivers. Safe code can read registers:
 ///
 /// ```
 /// fn look(device: &dyn doorbell_spec::Transport) -> bool {
@@ -110,8 +110,8 @@ pub trait Transport: Send + Sync + fmt::Debug {
     /// BAR0 is smaller than that, or cannot be mapped there.
     ///
     /// # Safety
-    /// [`Doorbell::ring`](crate::Doorbell::ring) is safe, so its caller is vouched for here. As long as one of
-    /// these doorbells may be rung:
+    /// [`Doorbell::ring`](crate::Doorbell::ring) is safe, so its caller is vouched for here. As long as one
+    /// of these doorbells may be rung:
     /// - the caller alone drives the device;
     /// - a submission queue's tail is only moved past entries that stand in the queue, and all memory that
     ///   they name is kept for the device until they have completed;

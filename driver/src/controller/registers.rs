@@ -72,7 +72,7 @@ impl Registers {
     pub(crate) fn set_cc(&self, cc: Cc, step: &'static str) -> Result<(), ControllerError> {
         // SAFETY:
         // - alone: see the type;
-        // - kept: if this enables the device, it is to use the admin queue that `set_admin_queues` told it of.
+        // - kept: an enabled device uses the admin queue that `set_admin_queues` told it of.
         let written = unsafe { self.transport.write32(register::CC, cc.into_bits()) };
         written.map_err(|source| bus(step, source))
     }

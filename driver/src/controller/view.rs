@@ -4,8 +4,8 @@ use std::os::fd::BorrowedFd;
 
 use doorbell_spec::{BusError, Clock, Identity, Transport};
 
-/// A view of a controller's transport that changes nothing about what the device does, or what the driver hears
-/// of it.
+/// A view of a controller's transport that changes nothing about what the device does, or what the driver
+/// hears of it.
 ///
 /// What it leaves out is the driver's business as long as the controller runs: writing registers, doorbells,
 /// mappings, bus mastering, a reset, and events, which come from

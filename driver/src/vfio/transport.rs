@@ -53,8 +53,9 @@ impl VfioTransport {
     /// Opens the controller at `address`, which must be bound to vfio-pci (see [`crate::pci::bind`]).
     ///
     /// Afterwards its registers are reachable, INTx and bus mastering are off (the device may still run as
-    /// somebody left it); nothing is mapped for DMA yet unless another device of the same group has it. Needs no privilege beyond access to the
-    /// group's node. Takes up to a second if the group is busy. Does not touch NVMe's registers.
+    /// somebody left it); nothing is mapped for DMA yet unless another device of the same group has it. Needs
+    /// no privilege beyond access to the group's node. Takes up to a second if the group is busy. Does not
+    /// touch NVMe's registers.
     ///
     /// # Errors
     /// There is no such device, it is not an NVMe controller, another driver or process holds it, or its

@@ -1,7 +1,7 @@
 #![expect(unsafe_code)]
 //! The memory side of a hostile device: odd limits, refusals, and a look at everything that was mapped.
 //
-// UNSAFETY: implements the unsafe methods of `Mapper`, and reads and writes the mapped memory as a device does.
+// UNSAFETY: implements a `Mapper`'s unsafe methods, and reads and writes the mapped memory as a device does.
 
 use std::ops::RangeInclusive;
 use std::ptr::NonNull;

@@ -45,8 +45,8 @@ pub fn unmap(mapper: &dyn Mapper, iova: u64, bytes: usize) -> Result<(), MapErro
 pub fn write32(device: &Emulator, offset: u32, value: u32) -> Result<(), BusError> {
     // SAFETY:
     // - the test alone drives the device, which is its own;
-    // - all that is mapped for the device is memory of the test ([`Memory`], or a mapping that it holds), read
-    //   and written by copies alone: wherever the device writes, nothing else is.
+    // - all that is mapped for the device is memory of the test (a [`Memory`], or a mapping that it holds),
+    //   which it reads and writes when the device does not: wherever the device writes, nothing else is.
     unsafe { device.write32(offset, value) }
 }
 
