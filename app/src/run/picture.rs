@@ -31,8 +31,8 @@ pub(crate) fn picture(latencies: &Latencies) -> String {
 }
 
 /// Ranges of equal width on a logarithmic scale, from the shortest latency to the 99.9th percentile, and one
-/// for what is beyond. Together they hold every latency once. There is only one range if the ends of the scale
-/// would be written alike.
+/// for what is beyond. Together they hold every latency once. There is only one range if the ends of the
+/// scale would be written alike.
 fn rows(latencies: &Latencies) -> Vec<Row> {
     if latencies.count() == 0 {
         return Vec::new();
