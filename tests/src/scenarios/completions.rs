@@ -178,8 +178,8 @@ fn identifiers_that_nobody_gave_out_are_counted_and_dropped(place: &mut Place) -
     Ok(())
 }
 
-/// The callback of the first completion posts a command, whose doorbell is rung when the poll ends; the second
-/// completion, which is already there, names that command before the device can know of it.
+/// The callback of the first completion posts a command, whose doorbell is rung when the poll ends; the
+/// second completion, which is already there, names that command before the device can know of it.
 fn a_command_that_was_not_rung_is_not_ended_by_a_made_up_completion(place: &mut Place) -> Result<()> {
     // Which identifier the command will have is the driver's business: the device guesses them all.
     for cid in 0..64 {
