@@ -28,7 +28,7 @@ pub(crate) struct UnbindOptions {
     #[arg(value_name = "ADDRESS")]
     address: PciAddress,
 
-    /// Give it back even if a process drives it. If that does not let go within 5 s, unbind again when it has.
+    /// Give it back even if a process drives it. If that does not let go within 5 s, unbind again later.
     #[arg(long)]
     force: bool,
 }
