@@ -7,6 +7,7 @@ mod closing;
 mod completions;
 mod doorbells;
 mod features;
+mod foreign;
 mod integrity;
 mod namespaces;
 mod queues;
@@ -29,6 +30,7 @@ pub fn all() -> Vec<Scenario> {
         completions::SCENARIOS,
         doorbells::SCENARIOS,
         features::SCENARIOS,
+        foreign::SCENARIOS,
         integrity::SCENARIOS,
         namespaces::SCENARIOS,
         queues::SCENARIOS,
