@@ -232,7 +232,7 @@ fn nsid_list(value: &str) -> Option<Vec<Nsid>> {
     Some(list)
 }
 
-const SIZE: &str = "a size in bytes, with k, M, G or T behind it or not";
+const SIZE: &str = "a size from 1 byte to below 16 EiB: a number, with k, M, G or T behind it or not";
 const DURATION: &str = "a time with ns, us, ms or s behind it, at most a day";
 const PROGRESS: &str = "a time with ns, us, ms or s behind it, or never";
 const TOGGLE: &str = "on or off";

@@ -1,5 +1,6 @@
 //! The text form of a configuration: `key=value,key=value`, or `@file.toml`.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -15,14 +16,25 @@ impl FromStr for EmulatorConfig {
     /// Reads what follows `emu:`. The empty text is the default.
     fn from_str(text: &str) -> Result<Self, ConfigError> {
         let mut config = if let Some(path) = text.strip_prefix('@') {
+            if path.is_empty() {
+                let what =
+                    "@ needs the name of a TOML file behind it (for example: emu:@file.toml)".to_owned();
+                return Err(ConfigError::Conflict { what });
+            }
             file::read(Path::new(path))?
         } else {
             let mut draft = Draft::new();
+            let mut seen = BTreeSet::new();
             for pair in text.split(',').filter(|pair| !pair.is_empty()) {
                 let Some((key, value)) = pair.split_once('=') else {
                     return Err(ConfigError::NotAPair { text: pair.to_owned(), example: EXAMPLE });
                 };
-                draft.apply(&[NAMESPACE_KEYS, CONTROLLER_KEYS], key.trim(), value.trim())?;
+                let key = key.trim();
+                draft.apply(&[NAMESPACE_KEYS, CONTROLLER_KEYS], key, value.trim())?;
+                if !seen.insert(key) {
+                    let what = format!("{key} is given twice; leave one of them out");
+                    return Err(ConfigError::Conflict { what });
+                }
             }
             draft.finish()?
         };
@@ -158,5 +170,10 @@ mod tests {
         assert!(refuse("nsid=1+1").contains("same nsid"));
         assert!(refuse("stride=15,queues=65535").contains("fewer queues"));
         assert!(refuse("@/nonexistent/file.toml").contains("could not be read"));
+        assert!(refuse("@").contains("needs the name"));
+        assert!(refuse("size=1M,lba=512,size=2M").contains("size is given twice"));
+        for size in ["size=0", "size=99999999999G"] {
+            assert!(refuse(size).contains("from 1 byte to below 16 EiB"));
+        }
     }
 }
