@@ -36,7 +36,7 @@ use crate::error::ControllerError;
 /// [`close`](QueuePair::close) does the same and reports what was outstanding.
 #[derive(Debug)]
 pub struct QueuePair {
-    pub(super) shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     pub(super) id: QueueId,
     pub(super) number: QueueNumber,
     pub(super) depth: u16,

@@ -78,7 +78,7 @@ impl QueuePair {
 
     /// Ends whatever plug there was: gives unused identifiers back and rings.
     #[inline]
-    pub(super) fn flush_plug(&mut self) {
+    pub(crate) fn flush_plug(&mut self) {
         if !self.batch.is_empty() {
             self.ids.release_batch(std::mem::take(&mut self.batch));
         }
@@ -162,13 +162,13 @@ impl Plug<'_> {
 
     /// The queue behind it.
     #[inline]
-    pub(super) fn queue(&mut self) -> &mut QueuePair {
+    pub(crate) fn queue(&mut self) -> &mut QueuePair {
         self.queue
     }
 
     /// A plug for use inside of a poll, which rings at its own end.
     #[inline]
-    pub(super) fn inner(queue: &mut QueuePair) -> Plug<'_> {
+    pub(crate) fn inner(queue: &mut QueuePair) -> Plug<'_> {
         Plug { queue, nesting: Nesting::Inner }
     }
 }

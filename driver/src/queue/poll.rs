@@ -31,21 +31,27 @@ impl QueuePair {
     /// [`IoError::ControllerFailed`].
     #[inline]
     pub fn poll(&mut self, budget: usize, mut on_completion: impl FnMut(&mut Plug<'_>, Completion)) -> usize {
+        if self.begin_poll() { self.poll_ready(budget, &mut on_completion) } else { 0 }
+    }
+
+    /// What every poll begins with. Rings what a forgotten plug has left behind, and says whether there is
+    /// something to do: an entry of the device, or the look at the controller that an empty poll owes now and
+    /// then.
+    #[inline]
+    pub(crate) fn begin_poll(&mut self) -> bool {
         self.end_forgotten_plug();
-        if !self.cq.is_ready() {
-            self.empty_polls = self.empty_polls.wrapping_add(1);
-            if !self.empty_polls.is_multiple_of(EMPTY_POLLS_PER_LOOK) {
-                return 0;
-            }
+        if self.cq.is_ready() {
+            return true;
         }
-        self.poll_ready(budget, &mut on_completion)
+        self.empty_polls = self.empty_polls.wrapping_add(1);
+        self.empty_polls.is_multiple_of(EMPTY_POLLS_PER_LOOK)
     }
 
     /// A poll that has something to do. Apart, so that an empty one is short.
     ///
     /// The callback is called at one place only, so that the compiler puts it there.
     #[inline(never)]
-    fn poll_ready(
+    pub(crate) fn poll_ready(
         &mut self,
         budget: usize,
         on_completion: &mut impl FnMut(&mut Plug<'_>, Completion),
