@@ -65,8 +65,8 @@ impl Device {
         let mut cq = CompletionQueue::new(QueueId::ADMIN, cq_ring, Some(0), stride);
         cq.users = 1;
         cq.held.reserve(rings.sq_entries as usize);
-        window.clear(sq.word());
-        window.clear(cq.word());
+        window.clear(sq.bell.word());
+        window.clear(cq.bell.word());
         self.flight.make_room(rings.sq_entries);
         self.sqs[0] = Some(Box::new(sq));
         self.cqs[0] = Some(Box::new(cq));
@@ -78,8 +78,9 @@ impl Device {
     pub(crate) fn serve_admin(&mut self, step: &Step<'_>, burst: usize) -> usize {
         let queue = QueueId::ADMIN;
         let Some((sq, cq)) = pair(&mut self.sqs, &mut self.cqs, queue) else { return 0 };
-        note(sq.look(step.window), &mut self.tally.tail_doorbells, &mut self.tally.violations);
-        note(cq.look(step.window), &mut self.tally.head_doorbells, &mut self.tally.violations);
+        let bells = step.bells(&self.shadow);
+        note(sq.look(&bells), &mut self.tally.tail_doorbells, &mut self.tally.violations);
+        note(cq.look(&bells), &mut self.tally.head_doorbells, &mut self.tally.violations);
         if sq.is_empty() { 0 } else { self.serve_admin_commands(step, burst) }
     }
 
@@ -137,6 +138,7 @@ impl Device {
             AdminOpcode::GetFeatures => self.query_features(entry),
             AdminOpcode::GetLogPage => self.log_page(step, entry),
             AdminOpcode::Abort => self.abort(step, entry),
+            AdminOpcode::DoorbellBufferConfig => self.configure_doorbell_buffers(step, entry),
             AdminOpcode::AsyncEventRequest => return self.event_request(entry),
             _ => Err(Status::INVALID_OPCODE.with_do_not_retry()),
         };

@@ -101,6 +101,12 @@ pub struct EmulatorConfig {
     pub model: String,
     /// FR, at most 8 ASCII characters.
     pub firmware: String,
+    /// Whether Doorbell Buffer Config is offered, and for which queues. Off by default: doorbells of an
+    /// in-process controller are plain memory already, and shadows only cost their host a barrier.
+    pub shadow_doorbells: ShadowDoorbells,
+    /// Whether idle queues' shadows are looked at all the same. Off, a queue that was found idle is looked at
+    /// only when its register is rung, as on a device that sleeps: a host that forgets to ring is found out.
+    pub shadow_polling: Toggle,
     /// The text this was read from, for the controller's name.
     pub(crate) source: String,
 }
@@ -184,6 +190,19 @@ impl Toggle {
     }
 }
 
+/// Which queues have shadow doorbells when a host configures them (NVMe Base 2.0, 5.8).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ShadowDoorbells {
+    /// None: the command is not offered.
+    #[default]
+    Off,
+    /// All. The admin queue's registers count too, as long as its shadows are not used.
+    On,
+    /// The I/O queues; the admin queue has its registers only, and its shadows are not touched.
+    IoOnly,
+}
+
 /// How long something takes, if it ends at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
@@ -224,6 +243,8 @@ impl Default for EmulatorConfig {
             iova_bits: 48,
             map_entries: None,
             cid_below_depth: Toggle::Off,
+            shadow_doorbells: ShadowDoorbells::Off,
+            shadow_polling: Toggle::On,
             serial: "DOORBELL0001".to_owned(),
             model: "Doorbell software controller".to_owned(),
             firmware: "1.0".to_owned(),
@@ -287,6 +308,14 @@ impl EmulatorConfig {
             return conflict(format!(
                 "{queues} queues at stride {stride} need {need} bytes of doorbells, and at most \
                  {WINDOW_BYTES_MAX} are possible; use fewer queues"
+            ));
+        }
+        let page_bytes = 4096 << self.page_min;
+        if self.shadow_doorbells != ShadowDoorbells::Off && doorbell_window_bytes(self) > page_bytes {
+            let (queues, stride) = (self.last_queue(), self.stride);
+            return conflict(format!(
+                "the shadow doorbells of {queues} queues at stride {stride} do not fit a page of {page_bytes} \
+                 bytes; use fewer queues, a smaller stride, or shadow_doorbells=off"
             ));
         }
         self.validate_texts()?;

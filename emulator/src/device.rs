@@ -17,9 +17,11 @@ use crate::flight::Flight;
 use crate::iova::access::Dma;
 use crate::namespace::Namespace;
 use crate::nvm::Storage;
+use crate::queues::bell::Bells;
 use crate::queues::{CompletionQueue, SubmissionQueue};
 use crate::registers::{Effect, Registers};
 use crate::report::{Report, Tally, Violation};
+use crate::shadow::Shadow;
 use crate::window::Window;
 
 /// Everything behind the device's lock.
@@ -34,6 +36,8 @@ pub(crate) struct Device {
     cursor: usize,
     pub(crate) flight: Flight,
     pub(crate) storage: Storage,
+    /// What the host has configured with Doorbell Buffer Config.
+    pub(crate) shadow: Option<Shadow>,
     pub(crate) admin: Admin,
     pub(crate) tally: Tally,
     pub(crate) mastering: BusMastering,
@@ -59,6 +63,14 @@ pub(crate) struct Step<'a> {
     pub(crate) faults: FaultView<'a>,
 }
 
+impl<'a> Step<'a> {
+    /// Where doorbells are looked at.
+    #[inline]
+    pub(crate) fn bells(&'a self, shadow: &'a Option<Shadow>) -> Bells<'a> {
+        Bells { window: self.window, dma: self.dma, shadow: shadow.as_ref() }
+    }
+}
+
 /// Whether another round may find more to do at once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Rest {
@@ -82,6 +94,7 @@ impl Device {
             cursor: 0,
             flight: Flight::new(&config.latency),
             storage,
+            shadow: None,
             admin: Admin::new(&config, cache),
             tally: Tally::new(),
             mastering: BusMastering::Off,
@@ -109,6 +122,10 @@ impl Device {
         }
         if step.dma.generation() != self.generation {
             self.look_for_lost_queues(step);
+            self.refresh_shadow(step.dma);
+            if !self.registers.is_processing() {
+                return 0;
+            }
         }
         let mut done = self.release_held(step);
         if !self.flight.is_empty() {
@@ -255,12 +272,13 @@ impl Device {
         }
         for index in 0..self.cqs.len() {
             if let Some(cq) = self.cqs[index].take() {
-                window.clear(cq.word());
+                window.clear(cq.bell.word());
             }
         }
         self.cursor = 0;
         self.has_held = false;
         self.lost.clear();
+        self.forget_shadow();
         self.flight.clear();
         self.admin.reset(&self.config);
     }
@@ -292,6 +310,7 @@ impl Device {
             outstanding: self.flight.len() as u64 + event_requests,
             event_requests,
             fatal: self.registers.fatal,
+            shadowed_rings: self.shadowed_rings(),
             ..self.tally.report(faults)
         }
     }

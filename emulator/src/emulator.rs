@@ -15,6 +15,7 @@ use crate::iova::IovaSpace;
 use crate::iova::access::{AccessLog, Dma};
 use crate::namespace::Namespace;
 use crate::report::Report;
+use crate::shadow::Rest;
 use crate::thread::Worker;
 use crate::window::Window;
 
@@ -93,7 +94,7 @@ impl Emulator {
     ///
     /// A controller with a thread of its own may be stepped too, but need not be.
     pub fn step(&self, budget: usize) -> usize {
-        self.shared.step(&mut self.shared.lock(), budget)
+        self.shared.step_or_rest(&mut self.shared.lock(), budget)
     }
 
     /// When something will happen by itself next: a delayed completion, readiness, the end of a shutdown.
@@ -212,10 +213,29 @@ impl Shared {
 
     /// One step of a device that is locked.
     pub(crate) fn step(&self, device: &mut Device, budget: usize) -> usize {
+        self.with_step(device, |device, step| device.step(step, budget))
+    }
+
+    /// One step; if there was nothing to do, the host is told to ring from now on.
+    pub(crate) fn step_or_rest(&self, device: &mut Device, budget: usize) -> usize {
+        let done = self.step(device, budget);
+        if done == 0 && self.go_idle(device) == Rest::Disturbed { self.step(device, budget) } else { done }
+    }
+
+    /// Makes sure that the host rings if it wants something from now on, before a rest.
+    pub(crate) fn go_idle(&self, device: &mut Device) -> Rest {
+        if device.shadow.is_none() {
+            return Rest::Quiet;
+        }
+        self.with_step(device, |device, step| device.go_idle(step))
+    }
+
+    #[inline]
+    fn with_step<T>(&self, device: &mut Device, act: impl FnOnce(&mut Device, &Step<'_>) -> T) -> T {
         let table = self.space.read();
         let dma = Dma::new(&table, &self.accesses, device.mastering);
         let step = Step { dma: &dma, window: &self.window, clock: &self.clock, faults: self.faults.view() };
-        device.step(&step, budget)
+        act(device, &step)
     }
 }
 

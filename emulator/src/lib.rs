@@ -38,6 +38,7 @@ mod queues;
 mod registers;
 mod report;
 mod serve;
+mod shadow;
 mod thread;
 mod transport;
 mod twist;
@@ -45,7 +46,7 @@ mod window;
 
 pub use config::{
     BackendConfig, ConfigError, ConfigOption, EmulatorConfig, LatencyConfig, NamespaceConfig, Progress,
-    Toggle,
+    ShadowDoorbells, Toggle,
 };
 pub use emulator::Emulator;
 pub use error::EmulatorError;

@@ -3,6 +3,7 @@
 //! What the host says about a queue comes through its doorbells and is checked against what is possible
 //! before it is believed. Indexes are kept privately: nothing is read back from host memory.
 
+pub(crate) mod bell;
 pub(crate) mod ring;
 
 use std::collections::VecDeque;
@@ -12,7 +13,7 @@ use doorbell_spec::{CompletionEntry, QueueId};
 
 use crate::iova::access::{Dma, Refused};
 use crate::report::Violation;
-use crate::window::Window;
+use bell::{Bell, Bells};
 use ring::{Ring, View};
 
 /// A submission queue.
@@ -29,8 +30,7 @@ pub(crate) struct SubmissionQueue {
     pub(crate) parked: u32,
     /// The identifiers of these commands, a bit each.
     pub(crate) parked_cids: CidSet,
-    word: usize,
-    raw_tail: u32,
+    pub(crate) bell: Bell,
 }
 
 /// A completion queue.
@@ -50,8 +50,7 @@ pub(crate) struct CompletionQueue {
     /// Entries posted and not yet taken back by the host's head.
     used: u32,
     head: u32,
-    word: usize,
-    raw_head: u32,
+    pub(crate) bell: Bell,
 }
 
 /// A set of command identifiers, a bit each.
@@ -70,22 +69,17 @@ pub(crate) enum Look {
 
 impl SubmissionQueue {
     pub(crate) fn new(id: QueueId, ring: Ring, cq: QueueId, stride: u8) -> Self {
+        let word = doorbell_index(id, DoorbellKind::SubmissionTail, stride);
         Self {
             id,
+            bell: Bell::new(word, ring.entries()),
             ring,
             head: 0,
             tail: 0,
             cq,
             parked: 0,
             parked_cids: CidSet::new(),
-            word: doorbell_index(id, DoorbellKind::SubmissionTail, stride),
-            raw_tail: 0,
         }
-    }
-
-    /// The dword index of its doorbell.
-    pub(crate) fn word(&self) -> usize {
-        self.word
     }
 
     /// Whether there is nothing to fetch as far as the device knows.
@@ -102,13 +96,14 @@ impl SubmissionQueue {
 
     /// Looks at the tail doorbell.
     #[inline]
-    pub(crate) fn look(&mut self, window: &Window) -> Look {
-        let value = window.load(self.word);
-        if value == self.raw_tail { Look::Same } else { self.believe(value) }
+    pub(crate) fn look(&mut self, bells: &Bells<'_>) -> Look {
+        match self.bell.look(bells) {
+            None => Look::Same,
+            Some(value) => self.believe(value),
+        }
     }
 
     fn believe(&mut self, value: u32) -> Look {
-        self.raw_tail = value;
         let entries = self.ring.entries();
         if value >= entries {
             return Look::Wrong(Violation::TailOutOfRange { queue: self.id, value, entries });
@@ -140,8 +135,10 @@ impl SubmissionQueue {
 
 impl CompletionQueue {
     pub(crate) fn new(id: QueueId, ring: Ring, vector: Option<u16>, stride: u8) -> Self {
+        let word = doorbell_index(id, DoorbellKind::CompletionHead, stride);
         Self {
             id,
+            bell: Bell::new(word, ring.entries()),
             ring,
             users: 0,
             vector,
@@ -151,14 +148,12 @@ impl CompletionQueue {
             phase: true,
             used: 0,
             head: 0,
-            word: doorbell_index(id, DoorbellKind::CompletionHead, stride),
-            raw_head: 0,
         }
     }
 
-    /// The dword index of its doorbell.
-    pub(crate) fn word(&self) -> usize {
-        self.word
+    /// Begins to look at the shadow of its doorbell.
+    pub(crate) fn follow(&mut self, bells: &Bells<'_>) {
+        self.bell.follow(bells, self.head);
     }
 
     /// Whether another entry would overrun the host (one entry always stays free).
@@ -175,13 +170,14 @@ impl CompletionQueue {
 
     /// Looks at the head doorbell.
     #[inline]
-    pub(crate) fn look(&mut self, window: &Window) -> Look {
-        let value = window.load(self.word);
-        if value == self.raw_head { Look::Same } else { self.believe(value) }
+    pub(crate) fn look(&mut self, bells: &Bells<'_>) -> Look {
+        match self.bell.look(bells) {
+            None => Look::Same,
+            Some(value) => self.believe(value),
+        }
     }
 
     fn believe(&mut self, value: u32) -> Look {
-        self.raw_head = value;
         let entries = self.ring.entries();
         if value >= entries {
             return Look::Wrong(Violation::HeadOutOfRange { queue: self.id, value, entries });

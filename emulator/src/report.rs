@@ -23,6 +23,8 @@ pub struct Report {
     pub tail_doorbells: u64,
     /// How often a head doorbell was seen to have moved, on all queues.
     pub head_doorbells: u64,
+    /// How often a doorbell register was seen to be rung for a queue that has a shadow doorbell.
+    pub shadowed_rings: u64,
     /// Commands that were taken and will complete, event requests included. What a fault dropped is not
     /// among them.
     pub outstanding: u64,
@@ -198,6 +200,7 @@ pub(crate) struct Tally {
     pub(crate) completions: u64,
     pub(crate) tail_doorbells: u64,
     pub(crate) head_doorbells: u64,
+    pub(crate) shadowed_rings: u64,
     pub(crate) enables: u64,
     pub(crate) violations: Violations,
 }
@@ -228,6 +231,7 @@ impl Tally {
             completions: 0,
             tail_doorbells: 0,
             head_doorbells: 0,
+            shadowed_rings: 0,
             enables: 0,
             violations: Violations::default(),
         }

@@ -19,10 +19,11 @@ use crate::twist::{Fate, Twist};
 impl Device {
     /// Takes up to `burst` commands of an I/O queue. Answers how many.
     pub(crate) fn serve(&mut self, step: &Step<'_>, queue: QueueId, burst: usize) -> usize {
-        let Self { sqs, cqs, tally, storage, flight, .. } = self;
+        let Self { sqs, cqs, tally, storage, flight, shadow, .. } = self;
         let Some((sq, cq)) = pair(sqs, cqs, queue) else { return 0 };
-        note(sq.look(step.window), &mut tally.tail_doorbells, &mut tally.violations);
-        note(cq.look(step.window), &mut tally.head_doorbells, &mut tally.violations);
+        let bells = step.bells(shadow);
+        note(sq.look(&bells), &mut tally.tail_doorbells, &mut tally.violations);
+        note(cq.look(&bells), &mut tally.head_doorbells, &mut tally.violations);
         if sq.is_empty() {
             return 0;
         }
@@ -204,7 +205,7 @@ impl Device {
             return 0;
         }
         if cq.is_full() {
-            let look = cq.look(step.window);
+            let look = cq.look(&step.bells(&self.shadow));
             note(look, &mut self.tally.head_doorbells, &mut self.tally.violations);
         }
         let mut posted = 0;

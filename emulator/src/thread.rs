@@ -14,6 +14,7 @@ use std::time::Duration;
 use doorbell_spec::Nanos;
 
 use crate::emulator::Shared;
+use crate::shadow::Rest;
 
 /// The running thread. Dropping it ends the thread and waits for it.
 pub(crate) struct Worker {
@@ -71,26 +72,32 @@ fn run(shared: &Shared, stop: &AtomicBool) {
             continue;
         }
         let due = device.next_due();
-        drop(device);
         let now = shared.clock.now();
         let since = *idle_since.get_or_insert(now);
-        rest(now, since, due, &mut nap);
+        let Some(most) = rest_until(now, since, due) else {
+            drop(device);
+            std::hint::spin_loop();
+            continue;
+        };
+        let rest = shared.go_idle(&mut device);
+        drop(device);
+        if rest == Rest::Quiet {
+            thread::park_timeout(nap.min(most));
+            nap = (nap + nap / 8).min(NAP_MAX);
+        }
     }
 }
 
-/// Leaves the processor to others for a while that fits how long nothing has happened.
-fn rest(now: Nanos, idle_since: Nanos, due: Option<Nanos>, nap: &mut Duration) {
+/// How long the processor may be left to others at most, if at all.
+fn rest_until(now: Nanos, idle_since: Nanos, due: Option<Nanos>) -> Option<Duration> {
     let until_due = due.map_or(u64::MAX, |due| due.since(now));
     if now.since(idle_since) < SPINNING_NANOS || until_due < SLEEP_SLACK_NANOS {
-        std::hint::spin_loop();
-        return;
+        return None;
     }
     let most = Duration::from_nanos(until_due - SLEEP_SLACK_NANOS);
     // With commands in flight the next one is likely close behind.
     let limit = if due.is_some() { NAP_IN_FLIGHT } else { NAP_MAX };
-    thread::park_timeout((*nap).min(most).min(limit));
-    *nap += *nap / 8;
-    *nap = (*nap).min(NAP_MAX);
+    Some(most.min(limit))
 }
 
 /// So many commands are taken before the device's lock is let go for a moment.

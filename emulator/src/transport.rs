@@ -85,7 +85,7 @@ impl Transport for Emulator {
             return;
         }
         let mut device = self.shared.lock();
-        let done = self.shared.step(&mut device, RELAX_BUDGET);
+        let done = self.shared.step_or_rest(&mut device, RELAX_BUDGET);
         let due = device.next_due();
         drop(device);
         if clock.is_virtual() {

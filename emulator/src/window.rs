@@ -62,6 +62,12 @@ impl Window {
         }
     }
 
+    /// Replaces a doorbell's value if it is still what it was. Answers whether it was.
+    pub(crate) fn replace(&self, word: usize, was: u32, value: u32) -> bool {
+        let order = (Ordering::AcqRel, Ordering::Acquire);
+        self.cell(word).is_some_and(|cell| cell.compare_exchange(was, value, order.0, order.1).is_ok())
+    }
+
     #[inline]
     fn cell(&self, word: usize) -> Option<&AtomicU32> {
         if word >= self.words {

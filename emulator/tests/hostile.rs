@@ -5,8 +5,9 @@
 mod host;
 
 use doorbell_emulator::fault::{Action, Match, Rule};
+use doorbell_spec::command::AdminOpcode;
 use doorbell_spec::register::DoorbellKind;
-use doorbell_spec::{QueueId, SubmissionEntry, Transport};
+use doorbell_spec::{Iova, QueueId, SubmissionEntry, Transport};
 use host::{BASE, Host, Pair};
 
 struct Random(u64);
@@ -83,6 +84,17 @@ fn drain(host: &Host, pair: &mut Pair) {
     host.ring_head(pair);
 }
 
+/// Asks for shadow doorbells, in pages that are good more often than not. Not every controller has them.
+fn configure_shadows(random: &mut Random, host: &mut Host) {
+    let opcode = AdminOpcode::DoorbellBufferConfig.raw();
+    let prp2 = if random.below(4) == 0 { random.address() } else { SHADOWS.0 + 4096 };
+    let entry = SubmissionEntry::with_opcode(opcode, doorbell_spec::Nsid(0));
+    host.admin(SubmissionEntry { prp1: SHADOWS.0, prp2, ..entry });
+}
+
+/// Beyond everything else that the host has.
+const SHADOWS: Iova = Iova(BASE + (63 << 20));
+
 /// One thing that a host may do, or must not.
 fn act(random: &mut Random, host: &mut Host, pair: &mut Pair) {
     match random.below(12) {
@@ -95,6 +107,8 @@ fn act(random: &mut Random, host: &mut Host, pair: &mut Pair) {
                 DoorbellKind::CompletionHead
             };
             host.ring(queue, kind, random.edge() as u32);
+            let shadow = SHADOWS.offset(4 * random.below(16));
+            host.memory.store_dword(shadow, random.edge() as u32);
         }
         1 => {
             let offset = (random.below(0x40) * 4) as u32;
@@ -104,7 +118,7 @@ fn act(random: &mut Random, host: &mut Host, pair: &mut Pair) {
             }
         }
         2..=5 => {
-            let opcodes = [0, 1, 2, 4, 5, 6, 8, 9, 10, 12];
+            let opcodes = [0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 0x7c];
             let mut entry = any_entry(random, &opcodes);
             if random.below(2) == 0 {
                 // Fields as queue commands have them: a small identifier and size.
@@ -134,10 +148,13 @@ fn round(seed: u64) {
         "backend=null,size=1M,latency=3us,units=2",
         "size=1M,lba=4096,mdts=8k,latency=10us,admin_latency=1us,queues=3,acl=0,aerl=0",
         "size=1M,mqes_z=7,stride=3,vwc=on,cid_below_depth=on",
+        "size=1M,shadow_doorbells=on",
+        "backend=null,size=1M,latency=3us,shadow_doorbells=io_only,shadow_polling=off",
     ];
     let config = configs[random.below(configs.len() as u64) as usize];
     let mut host = Host::new(config);
     let mut pair = host.queue(1, 8, 4);
+    configure_shadows(&mut random, &mut host);
     if random.below(3) == 0 {
         let actions =
             [Action::Duplicate, Action::Drop, Action::WrongCid(9), Action::WrongPhase, Action::Corrupt];
@@ -156,6 +173,7 @@ fn round(seed: u64) {
             host.device.faults().disarm_all();
             host.enable();
             pair = host.queue(1, 8, 4);
+            configure_shadows(&mut random, &mut host);
         }
     }
     // Whatever was done to it, it moves on, reports, and starts again.

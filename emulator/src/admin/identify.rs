@@ -2,13 +2,13 @@
 
 use doorbell_spec::identify::{
     IDENTIFY_BYTES, IdentifyController, IdentifyKind, IdentifyNamespace, LbaFormat, NAMESPACE_LIST_ENTRIES,
-    NSFEAT_ATOMICS, OAES_NAMESPACE_ATTRIBUTES, VWC_PRESENT,
+    NSFEAT_ATOMICS, OACS_DOORBELL_BUFFER, OAES_NAMESPACE_ATTRIBUTES, VWC_PRESENT,
 };
 use doorbell_spec::register::Version;
 use doorbell_spec::{Nsid, Status, SubmissionEntry};
 use zerocopy::IntoBytes;
 
-use crate::config::EmulatorConfig;
+use crate::config::{EmulatorConfig, ShadowDoorbells};
 use crate::device::{Device, Step};
 use crate::namespace::Namespace;
 
@@ -75,6 +75,9 @@ impl Device {
         id.shutdown_latency_us = config.shutdown_latency_us;
         id.async_events = OAES_NAMESPACE_ATTRIBUTES;
         id.controller_type = IO_CONTROLLER;
+        if config.shadow_doorbells != ShadowDoorbells::Off {
+            id.admin_commands |= OACS_DOORBELL_BUFFER;
+        }
         (id.abort_limit_z, id.event_limit_z) = (config.acl_z, config.aerl_z);
         // One firmware slot, which cannot be written.
         id.firmware_updates = 1 << 1 | 1;

@@ -8,7 +8,7 @@ use doorbell_spec::{QueueId, Status, SubmissionEntry};
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::events::CHANGED_MAX;
-use crate::config::ONCS_VERIFY;
+use crate::config::{ONCS_VERIFY, ShadowDoorbells};
 use crate::device::{Device, Step};
 
 /// The latest failed commands, newest first.
@@ -126,6 +126,8 @@ impl Device {
         for opcode in ADMIN_OPCODES {
             data[usize::from(opcode.raw()) * 4] = 1;
         }
+        let has_shadows = self.config.shadow_doorbells != ShadowDoorbells::Off;
+        data[usize::from(AdminOpcode::DoorbellBufferConfig.raw()) * 4] = u8::from(has_shadows);
         let oncs = self.storage.oncs;
         use doorbell_spec::identify::{ONCS_COMPARE, ONCS_DATASET_MANAGEMENT, ONCS_WRITE_ZEROES};
         for (opcode, is_there, effects) in [

@@ -32,8 +32,9 @@ impl Device {
         let mut ring = Ring::new(Iova(entry.prp1), entries, 16);
         ring.refresh(step.dma).map_err(|_| Status::DATA_TRANSFER_ERROR)?;
         let vector = has_interrupts.then_some(vector);
-        let cq = CompletionQueue::new(queue, ring, vector, self.config.stride);
-        self.claim_doorbell(queue, cq.word(), step.window);
+        let mut cq = CompletionQueue::new(queue, ring, vector, self.config.stride);
+        self.claim_doorbell(queue, cq.bell.word(), step.window);
+        self.claim_shadow(step, queue, &mut cq.bell);
         self.cqs[usize::from(queue.0)] = Some(Box::new(cq));
         Ok(0)
     }
@@ -59,8 +60,9 @@ impl Device {
         check_entry_size(self.registers.cc.submission_entry(), 6)?;
         let mut ring = Ring::new(Iova(entry.prp1), entries, size_of::<SubmissionEntry>());
         ring.refresh(step.dma).map_err(|_| Status::DATA_TRANSFER_ERROR)?;
-        let sq = SubmissionQueue::new(queue, ring, cq_id, self.config.stride);
-        self.claim_doorbell(queue, sq.word(), step.window);
+        let mut sq = SubmissionQueue::new(queue, ring, cq_id, self.config.stride);
+        self.claim_doorbell(queue, sq.bell.word(), step.window);
+        self.claim_shadow(step, queue, &mut sq.bell);
         if let Some(cq) = &mut self.cqs[usize::from(cq_id.0)] {
             cq.users += 1;
             // Room for every command that can be in flight, so that completing never allocates.
@@ -120,7 +122,7 @@ impl Device {
     /// Takes a submission queue away.
     pub(crate) fn delete_sq(&mut self, queue: QueueId, window: &Window) {
         let Some(sq) = self.sqs.get_mut(usize::from(queue.0)).and_then(Option::take) else { return };
-        window.clear(sq.word());
+        window.clear(sq.bell.word());
         if let Some(Some(cq)) = self.cqs.get_mut(usize::from(sq.cq.0)) {
             cq.users = cq.users.saturating_sub(1);
         }
@@ -137,7 +139,7 @@ impl Device {
             Some(Some(cq)) if cq.users > 0 => Err(Status::INVALID_QUEUE_DELETION.with_do_not_retry()),
             Some(slot @ Some(_)) => {
                 if let Some(cq) = slot.take() {
-                    step.window.clear(cq.word());
+                    step.window.clear(cq.bell.word());
                 }
                 Ok(0)
             }

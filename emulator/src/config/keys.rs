@@ -9,7 +9,9 @@ use std::time::Duration;
 use doorbell_spec::Nsid;
 
 use super::units::{parse_duration, parse_integer, parse_size};
-use super::{BackendConfig, EmulatorConfig, NAMESPACES_MAX, NamespaceConfig, Progress, Toggle};
+use super::{
+    BackendConfig, EmulatorConfig, NAMESPACES_MAX, NamespaceConfig, Progress, ShadowDoorbells, Toggle,
+};
 
 /// A configuration on its way: the controller, and the namespace that the namespace keys describe.
 pub(super) struct Draft {
@@ -158,6 +160,15 @@ pub(super) const CONTROLLER_KEYS: &[Key] = keys! {
         set(&mut d.config.map_entries, parse_integer(v).map(Some))
     };
     "cid_below_depth", TOGGLE, "on", |d, v| set(&mut d.config.cid_below_depth, toggle(v));
+    "shadow_doorbells", "off, on, or io_only (not for the admin queue)", "on", |d, v| {
+        d.config.shadow_doorbells = match v {
+            "io_only" => ShadowDoorbells::IoOnly,
+            other if toggle(other)?.is_on() => ShadowDoorbells::On,
+            _ => ShadowDoorbells::Off,
+        };
+        Some(())
+    };
+    "shadow_polling", TOGGLE, "off", |d, v| set(&mut d.config.shadow_polling, toggle(v));
     "serial", "up to 20 printable ASCII characters", "DOORBELL0001", |d, v| text(&mut d.config.serial, v, 20);
     "model", "up to 40 printable ASCII characters", "Doorbell", |d, v| text(&mut d.config.model, v, 40);
     "firmware", "up to 8 printable ASCII characters", "1.0", |d, v| text(&mut d.config.firmware, v, 8);

@@ -44,7 +44,7 @@ pub enum Access {
     Read,
     /// Write data.
     Write,
-    /// Fetch from or post to a queue.
+    /// Fetch from or post to a queue, or look at its shadow doorbell.
     Queue,
 }
 
@@ -91,6 +91,11 @@ impl<'a> Dma<'a> {
     #[inline]
     pub(crate) fn generation(&self) -> u64 {
         self.generation
+    }
+
+    /// Whether the device may access memory at all.
+    pub(crate) fn is_master(&self) -> bool {
+        self.is_master
     }
 
     /// Reads memory into `data`.

@@ -1,5 +1,6 @@
 #![expect(unsafe_code)]
-//! The memory of one queue: entries fetched and posted in host memory.
+//! The memory of one queue: entries fetched and posted in host memory. A page of shadow doorbells is a ring
+//! of dwords here, of which each is looked at alone.
 //!
 //! A ring remembers where it lies in the process, together with the generation of the address table for
 //! which that is true; a stale translation is renewed before it is used. A completion's last dword, which
@@ -41,7 +42,7 @@ pub(crate) struct View<'a> {
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// A ring of `entries` entries of 64 (submission) or 16 (completion) bytes at a page-aligned address.
+    /// A ring of `entries` entries of 64 (submission), 16 (completion) or 4 (doorbells) bytes at a page-aligned address.
     pub(crate) fn new(iova: Iova, entries: u32, entry_bytes: usize) -> Self {
         Self { iova, entries, entry_bytes, host: None, generation: u64::MAX }
     }
@@ -94,7 +95,18 @@ impl Ring {
         Ok(())
     }
 
-    /// The host address of an entry of 64 or 16 bytes, all of it mapped, aligned to its size.
+    /// The dword at `index` of a ring of dwords; `None` beyond its end, or if it is not mapped.
+    pub(crate) fn dword<'a>(&self, dma: &'a Dma<'_>, index: usize) -> Option<&'a AtomicU32> {
+        let index = u32::try_from(index).ok().filter(|index| *index < self.entries)?;
+        let at = self.locate(dma, index).ok()?.cast::<u32>();
+        // SAFETY:
+        // - `locate` answers the address of an entry of this ring, which is a dword, aligned to its size;
+        // - it stays mapped while the table's guard is held, which `dma` borrows;
+        // - both sides use these dwords as atomics.
+        Some(unsafe { AtomicU32::from_ptr(at.as_ptr()) })
+    }
+
+    /// The host address of an entry, all of it mapped, aligned to its size.
     fn locate(&self, dma: &Dma<'_>, index: u32) -> Result<NonNull<u8>, Refused> {
         let offset = index as usize * self.entry_bytes;
         if index < self.entries

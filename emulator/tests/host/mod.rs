@@ -149,6 +149,13 @@ impl Memory {
         data
     }
 
+    /// Stores a dword that the device may be reading, with release.
+    pub fn store_dword(&self, iova: Iova, value: u32) {
+        let at = self.at(iova, 4).cast::<u32>();
+        // SAFETY: inside of the mapping and aligned; both sides use this dword as an atomic.
+        unsafe { AtomicU32::from_ptr(at.as_ptr()) }.store(value, Ordering::Release);
+    }
+
     /// A dword that the device may be writing, read with acquire.
     pub fn dword(&self, iova: Iova) -> u32 {
         let at = self.at(iova, 4).cast::<u32>();
