@@ -314,8 +314,8 @@ impl EmulatorConfig {
         if self.shadow_doorbells != ShadowDoorbells::Off && doorbell_window_bytes(self) > page_bytes {
             let (queues, stride) = (self.last_queue(), self.stride);
             return conflict(format!(
-                "the shadow doorbells of {queues} queues at stride {stride} do not fit a page of {page_bytes} \
-                 bytes; use fewer queues, a smaller stride, or shadow_doorbells=off"
+                "the shadow doorbells of {queues} queues at stride {stride} do not fit a page of \
+                 {page_bytes} bytes; use fewer queues, a smaller stride, or shadow_doorbells=off"
             ));
         }
         self.validate_texts()?;

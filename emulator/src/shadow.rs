@@ -2,9 +2,9 @@
 //! stand, and a page in which the controller says when it wants to be rung.
 //!
 //! Both pages are laid out as the doorbell registers are. The controller looks at the shadows whenever it
-//! moves. Before it rests it sets the event indexes to where the queues stand, so that the next store is rung,
-//! and looks once more (`go_idle`); when it finds something, it sets them back behind the queue, where
-//! they ask for nothing.
+//! moves. Before it rests it sets the event indexes to where the queues stand, so that the next store is
+//! rung, and looks once more (`go_idle`); when it finds something, it sets them back behind the queue,
+//! where they ask for nothing.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -179,8 +179,9 @@ impl Device {
         for cq in cqs.iter_mut().flatten().filter(|cq| cq.is_full() || !cq.held.is_empty()) {
             is_rung |= cq.bell.arm(&bells);
         }
-        // The stores of the event indexes may not pass the loads of the shadows. The partner is the host's full
-        // barrier between its store of a shadow and its load of the event index: one of both sees the other.
+        // The stores of the event indexes may not pass the loads of the shadows. The partner is the host's
+        // full barrier between its store of a shadow and its load of the event index: one of both sees the
+        // other.
         fence(Ordering::SeqCst);
         let mut has_news = false;
         for sq in sqs.iter_mut().flatten() {

@@ -129,8 +129,8 @@ impl Bell {
         false
     }
 
-    /// Whether the host has stored something before it could know that it has to ring. The next look finds it,
-    /// rung or not.
+    /// Whether the host has stored something before it could know that it has to ring. The next look finds
+    /// it, rung or not.
     pub(crate) fn look_again(&mut self, bells: &Bells<'_>) -> bool {
         let (Some(seen), Some(shadow)) = (&mut self.shadow, bells.shadow) else { return false };
         if seen.wish != Wish::RingSoon {

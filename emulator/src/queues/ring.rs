@@ -42,7 +42,8 @@ pub(crate) struct View<'a> {
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// A ring of `entries` entries of 64 (submission), 16 (completion) or 4 (doorbells) bytes at a page-aligned address.
+    /// A ring of `entries` entries of 64 (submission), 16 (completion) or 4 (doorbells) bytes at a
+    /// page-aligned address.
     pub(crate) fn new(iova: Iova, entries: u32, entry_bytes: usize) -> Self {
         Self { iova, entries, entry_bytes, host: None, generation: u64::MAX }
     }

@@ -10,6 +10,8 @@
 // Every test file includes this one, and uses a part of it.
 #![allow(dead_code)]
 
+pub mod shadows;
+
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
