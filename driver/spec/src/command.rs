@@ -286,6 +286,14 @@ impl SubmissionEntry {
         Self::with_opcode(AdminOpcode::AsyncEventRequest.raw(), Nsid(0))
     }
 
+    /// Doorbell Buffer Config (NVMe Base 2.0, 5.8). Both buffers start at a memory page, and have the layout
+    /// of the doorbell registers: `shadow` is what the host writes, `events` what the controller does.
+    #[must_use]
+    pub fn doorbell_buffer_config(shadow: Iova, events: Iova) -> Self {
+        let opcode = AdminOpcode::DoorbellBufferConfig.raw();
+        Self { prp1: shadow.0, prp2: events.0, ..Self::with_opcode(opcode, Nsid(0)) }
+    }
+
     /// CDW10 and CDW11 as the starting LBA of a block command.
     #[must_use]
     pub const fn lba(&self) -> Lba {
@@ -325,6 +333,12 @@ mod tests {
         assert_eq!((silent.cdw10, silent.cdw11), (0x0001_0005, 1));
         let sq = SubmissionEntry::create_submission_queue(QueueId(5), 2, Iova(0x2000));
         assert_eq!((sq.cdw10, sq.cdw11), (0x0001_0005, 0x0005_0001));
+    }
+
+    #[test]
+    fn doorbell_buffers_are_the_two_data_pointers() {
+        let entry = SubmissionEntry::doorbell_buffer_config(Iova(0x1000), Iova(0x2000));
+        assert_eq!((entry.opcode, entry.prp1, entry.prp2), (0x7c, 0x1000, 0x2000));
     }
 
     #[test]

@@ -3,6 +3,9 @@
 //!
 //! A doorbell is one dword of memory that the device watches: a register behind a PCIe window, or plain
 //! shared memory of the software controller. Both are written the same way, by one release store.
+//!
+//! A doorbell can have a shadow in host memory (NVMe Base 2.0, 5.8 and Annex B.5), beside which the
+//! controller says when it wants the register rung too: EventIdx.
 //
 // UNSAFETY: a doorbell is kept as a pointer into a mapping that lives as long as the window's keeper.
 
@@ -10,7 +13,7 @@ use std::any::Any;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 /// The doorbell registers of one controller: from offset 0x1000 of BAR0 on.
 #[derive(Clone)]
@@ -25,6 +28,21 @@ pub struct Doorbells {
 pub struct Doorbell {
     cell: NonNull<AtomicU32>,
     _keeper: Arc<dyn Any + Send + Sync>,
+}
+
+/// The two buffers of Doorbell Buffer Config (NVMe Base 2.0, 5.8): the shadow doorbells, which the host
+/// writes, and their EventIdx, which the controller does. Both have the layout of the doorbell registers.
+#[derive(Clone, Debug)]
+pub struct DoorbellBuffers {
+    shadow: Doorbells,
+    events: Doorbells,
+}
+
+/// A doorbell's shadow and its EventIdx. Keeps their memory alive.
+#[derive(Clone, Debug)]
+pub struct ShadowDoorbell {
+    shadow: Doorbell,
+    event: Doorbell,
 }
 
 // SAFETY:
@@ -86,9 +104,57 @@ impl Doorbell {
         // the software controller loads the doorbell with acquire; a PCIe device reads the entry by DMA
         // after it has seen the posted write.
         write_barrier();
+        self.cell().store(value, Ordering::Release);
+    }
+
+    #[inline]
+    fn cell(&self) -> &AtomicU32 {
         // SAFETY: the cell lies in a mapping that `_keeper` keeps alive, see `Doorbells::new`.
-        let cell = unsafe { self.cell.as_ref() };
-        cell.store(value, Ordering::Release);
+        unsafe { self.cell.as_ref() }
+    }
+}
+
+impl DoorbellBuffers {
+    /// Two buffers of one layout.
+    #[must_use]
+    pub fn new(shadow: Doorbells, events: Doorbells) -> Self {
+        Self { shadow, events }
+    }
+
+    /// What belongs to the doorbell at dword `index` of the register window, or `None` beyond the buffers'
+    /// end.
+    #[must_use]
+    pub fn at(&self, index: usize) -> Option<ShadowDoorbell> {
+        Some(ShadowDoorbell { shadow: self.shadow.at(index)?, event: self.events.at(index)? })
+    }
+}
+
+impl ShadowDoorbell {
+    /// Writes the shadow, and answers EventIdx as it is then. Whether the register must be rung is for the
+    /// caller to find out (NVMe Base 2.0, Annex B.5.1). The value is whatever the controller wrote.
+    ///
+    /// Every entry written before is visible to a controller that sees the value.
+    #[inline]
+    #[must_use = "the controller may wait for its register"]
+    pub fn move_to(&self, value: u32) -> u32 {
+        self.shadow.ring(value);
+        // The shadow's store must not pass the load of EventIdx. The partner is the controller, which writes
+        // EventIdx before it looks at the shadow once more: so one of the two sees what the other wrote.
+        full_barrier();
+        self.event()
+    }
+
+    /// EventIdx: the controller wants its register rung when the doorbell moves on from this value.
+    #[must_use]
+    #[inline]
+    pub fn event(&self) -> u32 {
+        self.event.cell().load(Ordering::Relaxed)
+    }
+
+    /// Sets both to zero, where a queue starts.
+    pub fn clear(&self) {
+        self.event.cell().store(0, Ordering::Relaxed);
+        self.shadow.cell().store(0, Ordering::Release);
     }
 }
 
@@ -101,6 +167,18 @@ fn write_barrier() {
     // SAFETY: a barrier has no operands and touches no memory of its own.
     unsafe {
         std::arch::asm!("dmb oshst", options(nostack, preserves_flags));
+    }
+}
+
+/// Orders stores to memory before following loads from it, as the device sees them.
+#[inline]
+fn full_barrier() {
+    fence(Ordering::SeqCst);
+    // The fence orders within the inner domain, see `write_barrier`.
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: a barrier has no operands and touches no memory of its own.
+    unsafe {
+        std::arch::asm!("dmb osh", options(nostack, preserves_flags));
     }
 }
 
@@ -129,5 +207,22 @@ mod tests {
         drop(doorbells);
         last.ring(7);
         assert_eq!(cells[3].load(Ordering::Acquire), 7);
+    }
+
+    #[test]
+    fn a_shadow_is_written_and_its_event_index_answered() {
+        let cells = || (0..4).map(|_| AtomicU32::new(9)).collect::<Arc<[AtomicU32]>>();
+        let (shadow, events) = (cells(), cells());
+        let both = [&shadow, &events].map(|cells: &Arc<[AtomicU32]>| Doorbells::in_memory(Arc::clone(cells)));
+        let [first, second] = both;
+        let buffers = DoorbellBuffers::new(first, second);
+        assert!(buffers.at(4).is_none());
+        let last = buffers.at(3).expect("inside");
+        last.clear();
+        let seen = || (shadow[3].load(Ordering::Acquire), events[3].load(Ordering::Acquire));
+        assert_eq!(seen(), (0, 0));
+        events[3].store(5, Ordering::Release);
+        assert_eq!((last.move_to(7), last.event()), (5, 5));
+        assert_eq!((seen(), shadow[2].load(Ordering::Acquire)), ((7, 5), 9));
     }
 }

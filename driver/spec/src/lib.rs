@@ -38,7 +38,7 @@ mod tsc;
 pub use clock::{Clock, Deadline, Nanos};
 pub use command::SubmissionEntry;
 pub use completion::CompletionEntry;
-pub use doorbell::{Doorbell, Doorbells};
+pub use doorbell::{Doorbell, DoorbellBuffers, Doorbells, ShadowDoorbell};
 pub use ids::{Blocks, Cid, Iova, Lba, Nsid, QueueId};
 pub use mapper::{Addressing, HostRegion, MapError, Mapper, MapperLimits};
 pub use status::Status;
