@@ -87,6 +87,8 @@ fn controller_table(target: &str, controller: &Controller, cache: WriteCache) ->
         format!("{} to {}", size_text(cap.page_bytes_min()), size_text(4096 << cap.page_max())),
     );
     table.pair("  doorbells every", format!("{} B", 4u32 << cap.doorbell_stride()));
+    let shadows = if controller.has_shadow_doorbells() { "in use" } else { "none" };
+    table.pair("  shadow doorbells", shadows);
     table.pair("  ready within", duration_text(cap.timeout()));
     let shutdown = data.shutdown_latency().map_or_else(|| "does not say".to_owned(), duration_text);
     table.pair("  shuts down within", shutdown);
@@ -156,6 +158,7 @@ fn document(
         "page_bytes_min": cap.page_bytes_min(),
         "page_bytes_max": 4096u64 << cap.page_max(),
         "doorbell_stride_bytes": 4u32 << cap.doorbell_stride(),
+        "shadow_doorbells": controller.has_shadow_doorbells(),
         "ready_timeout_ms": u64::try_from(cap.timeout().as_millis()).unwrap_or(u64::MAX),
         "shutdown_latency_us": data.shutdown_latency_us,
         "interrupt_vectors": controller.interrupt_vectors(),

@@ -58,7 +58,8 @@ pub mod vfio;
 pub use buffer::{Buffer, BufferRange, ForeignRange, RangeError, SharedRange};
 pub use completion::{Completion, IoError};
 pub use controller::{
-    Controller, ControllerEvent, ControllerNames, ControllerOptions, TransportView, WriteCache,
+    AdminShadow, Controller, ControllerEvent, ControllerNames, ControllerOptions, ShadowDoorbells,
+    TransportView, WriteCache,
 };
 pub use error::{ControllerError, SubmitError};
 pub use namespace::{AtomicUnits, Namespace, NamespaceError};

@@ -11,11 +11,13 @@ use doorbell_hugepages::DmaBuf;
 use doorbell_spec::command::SubmissionEntry;
 use doorbell_spec::identify::IDENTIFY_BYTES;
 use doorbell_spec::log_page::AsyncEvent;
-use doorbell_spec::{Cid, Clock, CompletionEntry, Iova};
+use doorbell_spec::{Cid, Clock, CompletionEntry, Iova, ShadowDoorbell};
 
 use super::registers::Registers;
 use crate::error::ControllerError;
-use crate::queue::{CidLayout, CommandIds, CompletionRing, Generations, SlotIndex, SubmissionRing};
+use crate::queue::{
+    CidLayout, CommandIds, CompletionRing, Counters, Generations, RegisterUse, SlotIndex, SubmissionRing,
+};
 
 /// Entries of both admin rings: 32 is enough for the events and one command, and every controller has it.
 pub(crate) const ADMIN_ENTRIES: u16 = 32;
@@ -34,6 +36,8 @@ pub(crate) struct Admin {
     ids: CommandIds,
     layout: CidLayout,
     slots: Box<[AdminSlot]>,
+    /// What a ring counts. Nobody has asked for them yet.
+    counters: Counters,
     /// One page for the data of the command that is under way.
     data: Arc<DmaBuf>,
     events: VecDeque<AsyncEvent>,
@@ -88,6 +92,7 @@ impl Admin {
             slots: (0..depth)
                 .map(|slot| AdminSlot { cid: layout.first(SlotIndex(slot)), use_of: Use::Free })
                 .collect(),
+            counters: Counters::default(),
             data: Arc::new(data),
             events: VecDeque::with_capacity(EVENTS_KEPT_MAX),
             events_armed: 0,
@@ -116,6 +121,21 @@ impl Admin {
         Ok(bytes)
     }
 
+    /// Gives the queue's doorbells shadows, which hold from now on what the registers were written; or takes
+    /// them away. EventIdx is not asked: see
+    /// [`AdminShadow`](super::AdminShadow).
+    pub(crate) fn set_shadows(&mut self, tail: Option<ShadowDoorbell>, head: Option<ShadowDoorbell>) {
+        for ((doorbell, position), shadow) in [(self.sq.doorbell(), tail), (self.cq.doorbell(), head)] {
+            let Some(shadow) = shadow else {
+                doorbell.forget_shadow();
+                continue;
+            };
+            // What the controller asks for there does not matter: the register is written every time.
+            let _ = shadow.move_to(position);
+            doorbell.set_shadow(shadow, RegisterUse::Always);
+        }
+    }
+
     /// Keeps event requests with the controller: as many as it allows, and no more than a few.
     pub(crate) fn arm_events(&mut self, limit: u32) {
         while self.events_armed < limit.min(EVENTS_ARMED_MAX) {
@@ -123,7 +143,7 @@ impl Admin {
             self.post(slot, Use::EventRequest, SubmissionEntry::async_event_request());
             self.events_armed += 1;
         }
-        self.sq.ring();
+        self.sq.ring(&self.counters);
     }
 
     /// Takes what the controller has written, and answers the oldest event not yet fetched.
@@ -151,7 +171,7 @@ impl Admin {
             entry.prp1 = self.data.iova().0;
         }
         self.post(slot, Use::Command, entry);
-        self.sq.ring();
+        self.sq.ring(&self.counters);
         let answer = self.wait(command, slot);
         let answer = match answer {
             Ok(answer) => answer,
@@ -215,7 +235,7 @@ impl Admin {
                 }
             }
         }
-        self.cq.ring();
+        self.cq.ring(&self.counters);
     }
 
     fn event_fired(&mut self, slot: SlotIndex, entry: &CompletionEntry) {

@@ -14,10 +14,11 @@ use super::admin::{ADMIN_ENTRIES, Admin, Line};
 use super::device::{Device, DeviceParts, disable};
 use super::options::ControllerOptions;
 use super::registers::{Registers, bus};
+use super::shadow::Shadows;
 use super::shared::{Shared, SharedParts, next_controller_id};
 use crate::error::ControllerError;
 use crate::namespace::{ControllerId, Namespace};
-use crate::queue::{CompletionRing, SharedMemory, SubmissionRing};
+use crate::queue::{CompletionRing, QueueDoorbell, SharedMemory, SubmissionRing};
 
 /// The most namespaces that are looked at: a hostile list could go on for ever.
 const NAMESPACES_MAX: usize = 16 * 1024;
@@ -35,6 +36,7 @@ impl Shared {
         let namespaces = find_namespaces(&device, &identify, id)?;
         let queues_granted = negotiate_queues(&device, options.queue_pairs)?;
         let doorbells = device.registers.doorbells(device.cap, queues_granted)?;
+        let shadows = Shadows::configure(&device, &identify, queues_granted, options)?;
         listen_for_events(&device, &identify)?;
         let of_controller = identify.transfer_bytes_max(device.cap.page_bytes_min()).unwrap_or(u64::MAX);
         Ok(Self::new(SharedParts {
@@ -43,6 +45,7 @@ impl Shared {
             transfer_bytes_max: of_controller.min(options.transfer_bytes_max),
             identify,
             doorbells,
+            shadows,
             device,
             queues_granted,
             id,
@@ -68,7 +71,7 @@ fn start(
     let attachment = space.attach(transport.mapper())?;
     let ring = |bytes: usize| ring_memory(&space, bytes, page_bytes);
     let doorbells = registers.doorbells(cap, 0)?;
-    let (sq_doorbell, cq_doorbell) = doorbell_pair(&doorbells, cap, QueueId::ADMIN)?;
+    let [sq_doorbell, cq_doorbell] = doorbell_pair(&doorbells, None, cap, QueueId::ADMIN)?;
     let entries = u32::from(ADMIN_ENTRIES);
     let sq = SubmissionRing::new(ring(usize::from(ADMIN_ENTRIES) * 64)?, entries, sq_doorbell);
     let cq = CompletionRing::new(ring(usize::from(ADMIN_ENTRIES) * 16)?, entries, cq_doorbell);
@@ -130,19 +133,25 @@ pub(super) fn ring_memory(
     })
 }
 
-/// The two doorbells of a queue.
+/// The two doorbells of a queue that the device does not know yet: of its tail, and of its head.
 pub(super) fn doorbell_pair(
     doorbells: &Doorbells,
+    shadows: Option<&Shadows>,
     cap: Cap,
     queue: QueueId,
-) -> Result<(doorbell_spec::Doorbell, doorbell_spec::Doorbell), ControllerError> {
-    let at = |kind| {
+) -> Result<[QueueDoorbell; 2], ControllerError> {
+    let at = |kind| -> Result<QueueDoorbell, ControllerError> {
         let index = doorbell_index(queue, kind, cap.doorbell_stride());
-        doorbells.at(index).ok_or_else(|| ControllerError::Unsupported {
+        let register = doorbells.at(index).ok_or_else(|| ControllerError::Unsupported {
             why: format!("the doorbells of queue {queue} lie beyond BAR0"),
-        })
+        })?;
+        let mut doorbell = QueueDoorbell::plain(register);
+        if let Some(shadows) = shadows {
+            shadows.give(&mut doorbell, index);
+        }
+        Ok(doorbell)
     };
-    Ok((at(DoorbellKind::SubmissionTail)?, at(DoorbellKind::CompletionHead)?))
+    Ok([at(DoorbellKind::SubmissionTail)?, at(DoorbellKind::CompletionHead)?])
 }
 
 fn identify_controller(device: &Device) -> Result<Box<IdentifyController>, ControllerError> {

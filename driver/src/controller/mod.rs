@@ -14,6 +14,7 @@ mod open;
 mod options;
 mod queues;
 mod registers;
+mod shadow;
 mod shared;
 mod view;
 
@@ -31,6 +32,7 @@ use crate::queue::{QueueConfig, QueuePair};
 pub use events::ControllerEvent;
 pub use features::WriteCache;
 pub use options::ControllerOptions;
+pub use shadow::{AdminShadow, ShadowDoorbells};
 pub(crate) use shared::{Parked, QueueEnd, Shared};
 pub use view::TransportView;
 
@@ -119,6 +121,12 @@ impl Controller {
     #[must_use]
     pub fn transfer_bytes_max(&self) -> u64 {
         self.shared.transfer_bytes_max
+    }
+
+    /// Whether the controller has accepted shadow doorbells: then most moves of a queue need no register.
+    #[must_use]
+    pub fn has_shadow_doorbells(&self) -> bool {
+        self.shared.shadows.is_some()
     }
 
     /// The active namespaces, ascending.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use doorbell_hugepages::{DmaSpace, DmaSpaceConfig};
 use doorbell_spec::{Clock, Transport};
 
-use super::{Controller, Shared, open};
+use super::{AdminShadow, Controller, ShadowDoorbells, Shared, open};
 use crate::error::ControllerError;
 use crate::queue::Generations;
 use crate::target::Target;
@@ -31,11 +31,14 @@ pub struct ControllerOptions {
     pub(super) transfer_bytes_max: u64,
     pub(super) admin_timeout: Duration,
     pub(super) generations: Generations,
+    pub(super) shadow_doorbells: ShadowDoorbells,
+    pub(super) admin_shadow: AdminShadow,
 }
 
 impl ControllerOptions {
     /// The defaults: a memory space of its own, the machine's clock, up to 64 queue pairs, commands of up
-    /// to 2 MiB (or less, if the controller says so), 10 s for an admin command.
+    /// to 2 MiB (or less, if the controller says so), 10 s for an admin command, shadow doorbells if the
+    /// controller offers them.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -45,6 +48,8 @@ impl ControllerOptions {
             transfer_bytes_max: 2 << 20,
             admin_timeout: Duration::from_secs(10),
             generations: Generations::On,
+            shadow_doorbells: ShadowDoorbells::WhenOffered,
+            admin_shadow: AdminShadow::Mirrored,
         }
     }
 
@@ -89,6 +94,22 @@ impl ControllerOptions {
     #[must_use]
     pub fn generations(mut self, generations: Generations) -> Self {
         self.generations = generations;
+        self
+    }
+
+    /// Whether queues are moved by shadow doorbells. [`ShadowDoorbells::Never`] is for measuring, and for a
+    /// controller that has them and has them wrong.
+    #[must_use]
+    pub fn shadow_doorbells(mut self, shadow_doorbells: ShadowDoorbells) -> Self {
+        self.shadow_doorbells = shadow_doorbells;
+        self
+    }
+
+    /// Whether the admin queue has shadow doorbells too, where there are such. Controllers differ in what
+    /// they expect; the default suits all that are known.
+    #[must_use]
+    pub fn admin_shadow(mut self, admin_shadow: AdminShadow) -> Self {
+        self.admin_shadow = admin_shadow;
         self
     }
 

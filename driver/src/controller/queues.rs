@@ -55,7 +55,8 @@ fn build(shared: &Arc<Shared>, config: QueueConfig, id: QueueId, depth: u16) -> 
     let device = &shared.device;
     let entries = u32::from(depth) + 1;
     let memory = |bytes| ring_memory(&device.space, bytes, device.page_bytes);
-    let (sq_doorbell, cq_doorbell) = doorbell_pair(&shared.doorbells, device.cap, id)?;
+    let [sq_doorbell, cq_doorbell] =
+        doorbell_pair(&shared.doorbells, shared.shadows.as_ref(), device.cap, id)?;
     let sq = SubmissionRing::new(memory(entries as usize * 64)?, entries, sq_doorbell);
     let cq = CompletionRing::new(memory(entries as usize * 16)?, entries, cq_doorbell);
     let extra = extra_list_pages(shared, depth);

@@ -12,6 +12,7 @@ use super::admin::Admin;
 use super::bring_up::find_namespaces;
 pub(crate) use super::device::Parked;
 use super::device::{Device, lock};
+use super::shadow::Shadows;
 use crate::buffer::Buffer;
 use crate::error::ControllerError;
 use crate::namespace::{ControllerId, Namespace};
@@ -26,6 +27,7 @@ pub(crate) struct Shared {
     pub(crate) identify: Box<IdentifyController>,
     pub(crate) transfer_bytes_max: u64,
     pub(crate) doorbells: Doorbells,
+    pub(super) shadows: Option<Shadows>,
     pub(crate) device: Device,
     pub(super) queues: Mutex<QueueNumbers>,
     pub(super) namespaces: Mutex<Vec<Namespace>>,
@@ -55,6 +57,7 @@ pub(super) struct SharedParts {
     pub(super) identify: Box<IdentifyController>,
     pub(super) transfer_bytes_max: u64,
     pub(super) doorbells: Doorbells,
+    pub(super) shadows: Option<Shadows>,
     pub(super) device: Device,
     pub(super) queues_granted: u32,
     pub(super) id: ControllerId,
@@ -70,6 +73,7 @@ impl Shared {
             identify: parts.identify,
             transfer_bytes_max: parts.transfer_bytes_max,
             doorbells: parts.doorbells,
+            shadows: parts.shadows,
             device: parts.device,
             queues: Mutex::new(QueueNumbers { granted: parts.queues_granted, used: BTreeMap::new() }),
             namespaces: Mutex::new(parts.namespaces),

@@ -11,6 +11,7 @@
 
 mod check;
 mod config;
+mod doorbell;
 mod ids;
 mod memory;
 mod pair;
@@ -29,6 +30,7 @@ mod prp_tests;
 
 pub(crate) use check::Limits;
 pub use config::{ClassWeights, QueueConfig};
+pub(crate) use doorbell::{QueueDoorbell, RegisterUse};
 pub use ids::Generations;
 pub(crate) use ids::{CidLayout, CommandIds, SlotIndex};
 pub(crate) use memory::SharedMemory;
@@ -37,5 +39,6 @@ pub(crate) use pair::QueueParts;
 pub use plug::Plug;
 pub(crate) use prp::PrpLists;
 pub(crate) use ring::{CompletionRing, SubmissionRing};
+pub(crate) use stats::Counters;
 pub use stats::QueueStats;
 pub use submit::{Cancelled, Rejected, RequestHandle};

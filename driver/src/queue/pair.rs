@@ -203,7 +203,7 @@ impl QueuePair {
             let Some(entry) = self.cq.pop() else { break };
             ended.extend(self.end_command(&entry, now));
         }
-        self.cq.ring();
+        self.cq.ring(&self.counters);
         ended
     }
 

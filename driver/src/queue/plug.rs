@@ -109,8 +109,7 @@ impl QueuePair {
             self.slots[slot.index()].rung_at = now;
         }
         self.unrung.count = 0;
-        self.sq.ring();
-        self.counters.submission_doorbells.add(1);
+        self.sq.ring(&self.counters);
     }
 
     /// Notes a posted command, and rings if the plug is full.

@@ -190,6 +190,7 @@ impl QueuePair {
             self.checked_at = now;
             if self.outstanding() > 0 {
                 self.shared.check_health();
+                self.ring_again();
             }
         }
         self.continue_splits();
@@ -219,9 +220,7 @@ impl Drop for RingAtEnd<'_> {
     fn drop(&mut self) {
         let queue = self.plug.queue();
         queue.counters.completed.add(self.completed as u64);
-        if queue.cq.ring() {
-            queue.counters.completion_doorbells.add(1);
-        }
+        queue.cq.ring(&queue.counters);
         queue.end_forgotten_plug();
     }
 }

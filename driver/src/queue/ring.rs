@@ -7,22 +7,24 @@
 use std::sync::Arc;
 
 use doorbell_hugepages::DmaBuf;
-use doorbell_spec::{CompletionEntry, Doorbell, Iova, QueueId, SubmissionEntry};
+use doorbell_spec::{CompletionEntry, Iova, QueueId, SubmissionEntry};
 
+use super::doorbell::{Again, QueueDoorbell};
 use super::memory::{CompletionCursor, SharedMemory, SubmissionCursor};
+use super::stats::Counters;
 
 /// A submission queue as the host sees it.
 #[derive(Debug)]
 pub(crate) struct SubmissionRing {
     cursor: SubmissionCursor,
-    doorbell: Doorbell,
+    doorbell: QueueDoorbell,
     entries: u32,
     rung: u32,
 }
 
 impl SubmissionRing {
     /// An empty ring of `entries` (2 to 65,536) entries in `memory`.
-    pub(crate) fn new(memory: SharedMemory, entries: u32, doorbell: Doorbell) -> Self {
+    pub(crate) fn new(memory: SharedMemory, entries: u32, doorbell: QueueDoorbell) -> Self {
         debug_assert!((2..=65_536).contains(&entries));
         Self { cursor: SubmissionCursor::new(memory, entries), doorbell, entries, rung: 0 }
     }
@@ -35,12 +37,36 @@ impl SubmissionRing {
 
     /// Tells the device about everything posted. Does nothing if it knows already.
     #[inline]
-    pub(crate) fn ring(&mut self) {
+    pub(crate) fn ring(&mut self, counters: &Counters) {
+        if self.doorbell.has_shadow() {
+            return self.ring_shadow(counters);
+        }
         let tail = self.cursor.index();
         if self.rung != tail {
             self.doorbell.ring(tail);
             self.rung = tail;
+            counters.submission_doorbells.add(1);
         }
+    }
+
+    #[inline(never)]
+    fn ring_shadow(&mut self, counters: &Counters) {
+        let tail = self.cursor.index();
+        if self.rung != tail {
+            let told = self.doorbell.ring_shadow(self.rung, tail);
+            self.rung = tail;
+            told.count(&counters.submission_doorbells, &counters.submission_doorbells_saved);
+        }
+    }
+
+    /// Tells the device by its register what it was last told by the doorbell's shadow alone.
+    pub(crate) fn ring_again(&mut self) -> Again {
+        self.doorbell.ring_again(self.rung)
+    }
+
+    /// Its doorbell, and the tail that was last rung.
+    pub(crate) fn doorbell(&mut self) -> (&mut QueueDoorbell, u32) {
+        (&mut self.doorbell, self.rung)
     }
 
     /// Where the device finds the ring.
@@ -66,13 +92,13 @@ impl SubmissionRing {
 #[derive(Debug)]
 pub(crate) struct CompletionRing {
     cursor: CompletionCursor,
-    doorbell: Doorbell,
+    doorbell: QueueDoorbell,
     told: u32,
 }
 
 impl CompletionRing {
     /// An empty ring of `entries` (2 to 65,536) entries in `memory`, which must be zeroed.
-    pub(crate) fn new(memory: SharedMemory, entries: u32, doorbell: Doorbell) -> Self {
+    pub(crate) fn new(memory: SharedMemory, entries: u32, doorbell: QueueDoorbell) -> Self {
         debug_assert!((2..=65_536).contains(&entries));
         Self { cursor: CompletionCursor::new(memory, entries), doorbell, told: 0 }
     }
@@ -99,16 +125,38 @@ impl CompletionRing {
         self.cursor.memory().keeper()
     }
 
-    /// Tells the device how far the host has read, and says whether there was anything to tell.
+    /// Tells the device how far the host has read. Does nothing if it knows already.
     #[inline]
-    pub(crate) fn ring(&mut self) -> bool {
+    pub(crate) fn ring(&mut self, counters: &Counters) {
+        if self.doorbell.has_shadow() {
+            return self.ring_shadow(counters);
+        }
         let head = self.cursor.index();
-        let is_news = self.told != head;
-        if is_news {
+        if self.told != head {
             self.doorbell.ring(head);
             self.told = head;
+            counters.completion_doorbells.add(1);
         }
-        is_news
+    }
+
+    #[inline(never)]
+    fn ring_shadow(&mut self, counters: &Counters) {
+        let head = self.cursor.index();
+        if self.told != head {
+            let told = self.doorbell.ring_shadow(self.told, head);
+            self.told = head;
+            told.count(&counters.completion_doorbells, &counters.completion_doorbells_saved);
+        }
+    }
+
+    /// Tells the device by its register what it was last told by the doorbell's shadow alone.
+    pub(crate) fn ring_again(&mut self) -> Again {
+        self.doorbell.ring_again(self.told)
+    }
+
+    /// Its doorbell, and the head that was last rung.
+    pub(crate) fn doorbell(&mut self) -> (&mut QueueDoorbell, u32) {
+        (&mut self.doorbell, self.told)
     }
 }
 
@@ -127,8 +175,8 @@ mod tests {
         (SharedMemory::new(buffer, bytes, 4096).expect("aligned"), cells)
     }
 
-    fn doorbell(cells: &Arc<[AtomicU32]>) -> Doorbell {
-        Doorbells::in_memory(Arc::clone(cells)).at(0).expect("one doorbell")
+    fn doorbell(cells: &Arc<[AtomicU32]>) -> QueueDoorbell {
+        QueueDoorbell::plain(Doorbells::in_memory(Arc::clone(cells)).at(0).expect("one doorbell"))
     }
 
     #[test]
@@ -136,11 +184,11 @@ mod tests {
         for entries in [2_u32, 3, 128, 65_536] {
             let (memory, cells) = parts(entries as usize * 64);
             let mut ring = SubmissionRing::new(memory, entries, doorbell(&cells));
-            ring.ring();
+            ring.ring(&Counters::default());
             assert_eq!(cells[0].load(Ordering::Acquire), u32::MAX, "nothing was posted");
             for posted in 1..=2 * entries + 1 {
                 ring.post(&SubmissionEntry::default());
-                ring.ring();
+                ring.ring(&Counters::default());
                 assert_eq!(cells[0].load(Ordering::Acquire), posted % entries);
             }
             let entry = |sq_id, sq_head| CompletionEntry { sq_id, sq_head, ..CompletionEntry::default() };
@@ -168,7 +216,7 @@ mod tests {
                 ring.cursor.memory().store_qword(index * 2 + 1, phase << 48 | cid << 32 | at);
                 let entry = ring.pop().expect("written");
                 assert_eq!((u64::from(entry.cid), u64::from(entry.sq_head)), (cid, at));
-                ring.ring();
+                ring.ring(&Counters::default());
                 assert_eq!(u64::from(cells[0].load(Ordering::Acquire)), (at + 1) % u64::from(entries));
             }
             phase ^= 1;

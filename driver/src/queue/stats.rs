@@ -33,10 +33,14 @@ counters!(
     completed,
     /// Requests that ended with an error.
     failed,
-    /// Rings of the submission queue's doorbell.
+    /// Rings of the submission queue's doorbell register.
     submission_doorbells,
-    /// Rings of the completion queue's doorbell.
+    /// Rings of the completion queue's doorbell register.
     completion_doorbells,
+    /// Moves of the submission queue that the device was told of by the doorbell's shadow alone.
+    submission_doorbells_saved,
+    /// Moves of the completion queue that the device was told of by the doorbell's shadow alone.
+    completion_doorbells_saved,
     /// Completions that named no live command (duplicate, late, or an identifier nobody gave out).
     spurious_completions,
     /// Completions that named another queue, or a submission queue head outside of the ring.
