@@ -1,6 +1,7 @@
 //! Opening what a subcommand works on: the controller, one namespace of it, and leave to write to it.
 
-use doorbell::{Controller, ControllerOptions, Namespace, Nsid, Target};
+use clap::ValueEnum;
+use doorbell::{Controller, ControllerOptions, Namespace, Nsid, ShadowDoorbells, Target};
 
 use crate::failure::usage;
 use crate::units::size_text;
@@ -21,6 +22,24 @@ pub(crate) enum Leave {
     Given,
     /// It was not.
     NotGiven,
+}
+
+/// The choices of `--shadow-doorbells`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Shadows {
+    /// If the controller has them.
+    WhenOffered,
+    /// By registers alone.
+    Never,
+}
+
+impl From<Shadows> for ShadowDoorbells {
+    fn from(shadows: Shadows) -> Self {
+        match shadows {
+            Shadows::WhenOffered => Self::WhenOffered,
+            Shadows::Never => Self::Never,
+        }
+    }
 }
 
 /// An opened controller and the namespace of it that is worked on.

@@ -119,6 +119,22 @@ fn batches_share_a_doorbell() {
 }
 
 #[test]
+fn shadow_doorbells_are_used_when_they_are_offered_and_wanted() {
+    let run = |target: &str, when: &str| {
+        let args = ["run", target, "--number_ios", "6400", "--shadow-doorbells", when];
+        json(&[&args[..], &["--output-format=json"]].concat())["doorbell"]["targets"][0].clone()
+    };
+    for (config, when, used) in
+        [("on", "when-offered", true), ("on", "never", false), ("off", "never", false)]
+    {
+        let device = run(&format!("emu:size=64M,backend=null,shadow_doorbells={config}"), when);
+        assert_eq!(device["shadow_doorbells"], used, "{device}");
+        let saved = [&device["submission_doorbells_saved"], &device["completion_doorbells_saved"]];
+        assert_eq!(saved.iter().all(|it| it.as_u64() > Some(0)), used, "{device}");
+    }
+}
+
+#[test]
 fn the_text_says_what_was_run_on_what_and_with_what_result() {
     let run = nvme_perf(&["run", "emu:size=64M", "--runtime", "200ms", "--rw", "randrw"]);
     assert_eq!(run.status, 0, "{run:?}");

@@ -278,6 +278,9 @@ fn device(device: &DeviceOutcome) -> Value {
         "commands": device.commands,
         "submission_doorbells": device.submission_doorbells,
         "completion_doorbells": device.completion_doorbells,
+        "shadow_doorbells": device.has_shadow_doorbells,
+        "submission_doorbells_saved": device.submission_doorbells_saved,
+        "completion_doorbells_saved": device.completion_doorbells_saved,
         "memory": device.memory.json(),
     })
 }

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use doorbell::Target;
 
 use crate::output::Format;
-use crate::target::Leave;
+use crate::target::{Leave, Shadows};
 use crate::units::{
     Amount, parse_amount, parse_duration, parse_positive_amount, parse_positive_duration, parse_positive_size,
 };
@@ -106,6 +106,11 @@ pub(crate) struct RunOptions {
     /// The namespace [default: the first of each controller]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) nsid: Option<u32>,
+
+    /// Whether queues are moved by shadow doorbells.
+    #[arg(long, alias = "shadow_doorbells", value_enum, value_name = "WHEN")]
+    #[arg(default_value_t = Shadows::WhenOffered)]
+    pub(crate) shadow_doorbells: Shadows,
 
     /// Allow a pattern that writes to overwrite a device that is not emulated.
     #[arg(long, alias = "allow_write")]

@@ -42,6 +42,10 @@ pub(crate) struct DeviceOutcome {
     pub(crate) commands: u64,
     pub(crate) submission_doorbells: u64,
     pub(crate) completion_doorbells: u64,
+    /// Whether the controller has shadow doorbells, and the moves that needed no register because of them.
+    pub(crate) has_shadow_doorbells: bool,
+    pub(crate) submission_doorbells_saved: u64,
+    pub(crate) completion_doorbells_saved: u64,
     pub(crate) queue_pairs: u32,
     pub(crate) unanswered: u64,
     pub(crate) memory: Memory,
@@ -108,7 +112,7 @@ impl Outcome {
         if seconds > 0.0 { self.tally.of(direction).count() as f64 / seconds } else { 0.0 }
     }
 
-    /// How many commands the doorbells rung carried, and how many I/Os: doorbells per I/O, both kinds.
+    /// How often a doorbell register was rung for each I/O, of both kinds.
     #[expect(clippy::cast_precision_loss)]
     pub(crate) fn doorbells_per_io(&self) -> (f64, f64) {
         let counted = self.total_ios() + self.tally.ramp_reads + self.tally.ramp_writes;
@@ -119,6 +123,16 @@ impl Outcome {
         }
         let submissions = sum(|device| device.submission_doorbells) / ios as f64;
         (submissions, sum(|device| device.completion_doorbells) / ios as f64)
+    }
+
+    /// How many of 100 rings the shadow doorbells saved; `None` if there are no such.
+    #[expect(clippy::cast_precision_loss)]
+    pub(crate) fn doorbells_saved_percent(&self) -> Option<f64> {
+        let devices = || self.devices.iter().filter(|device| device.has_shadow_doorbells);
+        let saved: u64 =
+            devices().map(|it| it.submission_doorbells_saved + it.completion_doorbells_saved).sum();
+        let rung: u64 = devices().map(|it| it.submission_doorbells + it.completion_doorbells).sum();
+        (saved + rung > 0).then(|| saved as f64 * 100.0 / (saved + rung) as f64)
     }
 
     /// User and system time of the jobs, in percent of the time that they ran: ramp and end included.
@@ -143,6 +157,9 @@ impl DeviceOutcome {
             commands: 0,
             submission_doorbells: 0,
             completion_doorbells: 0,
+            has_shadow_doorbells: opened.controller.has_shadow_doorbells(),
+            submission_doorbells_saved: 0,
+            completion_doorbells_saved: 0,
             queue_pairs: 0,
             unanswered: 0,
             memory: device.memory.clone(),
@@ -153,6 +170,8 @@ impl DeviceOutcome {
         self.commands += remains.stats.commands;
         self.submission_doorbells += remains.stats.submission_doorbells;
         self.completion_doorbells += remains.stats.completion_doorbells;
+        self.submission_doorbells_saved += remains.stats.submission_doorbells_saved;
+        self.completion_doorbells_saved += remains.stats.completion_doorbells_saved;
         self.queue_pairs += 1;
         self.unanswered += remains.unanswered;
     }

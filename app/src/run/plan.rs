@@ -47,7 +47,9 @@ impl Plan {
             check_leave(target, intent, options.leave())?;
         }
         check_duplicates(&options.targets)?;
-        let mut controller_options = ControllerOptions::new().queue_pairs(options.numjobs);
+        let mut controller_options = ControllerOptions::new()
+            .queue_pairs(options.numjobs)
+            .shadow_doorbells(options.shadow_doorbells.into());
         if options.targets.len() > 1 {
             // One space, so that one pool of buffers serves all devices.
             controller_options = controller_options.space(&DmaSpace::new(DmaSpaceConfig::default()));

@@ -101,6 +101,9 @@ fn footer(plan: &Plan, outcome: &Outcome) -> String {
             plan.options.iodepth_batch
         ),
     );
+    if let Some(percent) = outcome.doorbells_saved_percent() {
+        line(&mut text, format_args!("shadow doorbells: {percent:.1} % of the rings were saved"));
+    }
     let (user, system) = outcome.cpu_percent();
     line(
         &mut text,

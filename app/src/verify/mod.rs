@@ -38,7 +38,8 @@ use tasks::{Comparing, Counting, Transfers, Writing};
 pub(crate) fn run(options: &VerifyOptions) -> anyhow::Result<()> {
     let intent = if options.check_only { Intent::Read } else { Intent::Overwrite };
     check_leave(&options.target, intent, options.leave())?;
-    let controller_options = ControllerOptions::new().queue_pairs(1);
+    let controller_options =
+        ControllerOptions::new().queue_pairs(1).shadow_doorbells(options.shadow_doorbells.into());
     let opened = open(&options.target, options.nsid, intent, &controller_options)?;
     let range = options.range(&opened.namespace)?;
     let lengths = options.lengths(&opened.namespace)?;

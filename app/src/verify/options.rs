@@ -10,7 +10,7 @@ use doorbell::{Namespace, Target};
 use super::passes::GENERATIONS_MAX;
 use crate::failure::usage;
 use crate::output::Format;
-use crate::target::Leave;
+use crate::target::{Leave, Shadows};
 use crate::units::{
     Amount, parse_amount, parse_positive_amount, parse_positive_duration, parse_positive_size, size_option,
     size_text,
@@ -74,6 +74,11 @@ pub(crate) struct VerifyOptions {
         value_parser = parse_positive_duration
     )]
     pub(crate) io_timeout: Duration,
+
+    /// Whether queues are moved by shadow doorbells.
+    #[arg(long, alias = "shadow_doorbells", value_enum, value_name = "WHEN")]
+    #[arg(default_value_t = Shadows::WhenOffered)]
+    pub(crate) shadow_doorbells: Shadows,
 
     /// Allow to overwrite a device that is not emulated.
     #[arg(long, alias = "allow_write")]
