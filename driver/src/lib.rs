@@ -71,6 +71,10 @@ pub use request::{
 };
 pub use target::{Target, TargetError};
 
+/// The in-process software controller, for those who move it themselves: it is a [`Transport`], see
+/// [`ControllerOptions::open_transport`].
+#[cfg(feature = "emulator")]
+pub use doorbell_emulator as emulator;
 pub use doorbell_hugepages as hugepages;
 pub use doorbell_hugepages::{DmaBuf, DmaError, DmaPool, DmaSpace, DmaSpaceConfig, HugePolicy, PageKind};
 pub use doorbell_spec as spec;
