@@ -7,6 +7,8 @@ use crate::identify::{self, IDENTIFY_HELP, IdentifyOptions};
 use crate::list::{self, LIST_HELP, ListOptions};
 use crate::run::{self, RUN_HELP, RunOptions};
 use crate::setup::{self, SETUP_HELP, SetupOptions};
+#[cfg(feature = "emulator")]
+use crate::study::{self, STUDY_HELP, StudyOptions};
 use crate::verify::{self, VERIFY_HELP, VerifyOptions};
 
 /// Measures and verifies NVMe controllers from userspace.
@@ -26,6 +28,10 @@ enum Command {
     /// Write blocks that say what they are, read them back, and check every one.
     #[command(after_help = VERIFY_HELP)]
     Verify(Box<VerifyOptions>),
+    /// Reproduce published comparisons on the built-in software controller.
+    #[cfg(feature = "emulator")]
+    #[command(after_help = STUDY_HELP)]
+    Study(StudyOptions),
     /// Show the NVMe controllers of this machine, and what uses them.
     #[command(after_help = LIST_HELP)]
     List(ListOptions),
@@ -49,6 +55,8 @@ impl Cli {
         match self.command {
             Command::Run(options) => run::run(&options),
             Command::Verify(options) => verify::run(&options),
+            #[cfg(feature = "emulator")]
+            Command::Study(options) => study::run(&options),
             Command::List(options) => list::run(&options),
             Command::Bind(options) => bind::bind(&options),
             Command::Unbind(options) => bind::unbind(&options),

@@ -16,6 +16,8 @@ mod progress;
 mod random;
 mod run;
 mod setup;
+#[cfg(feature = "emulator")]
+mod study;
 mod table;
 mod target;
 mod units;

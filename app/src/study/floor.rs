@@ -1,0 +1,36 @@
+//! Doorbell beside a bare loop that moves the same bytes and keeps no books.
+//!
+//! Nobody published this: it says what identifiers, ownership, checks, errors and statistics cost together.
+
+use super::bare;
+use super::comparison::{Comparison, Variant};
+use super::figures::Goal;
+use super::lanes::Style;
+use super::site::Place;
+use super::workload::{DEPTH, Workload};
+
+/// The comparisons, the first of which has the study's baseline.
+pub(super) fn comparisons() -> Vec<Comparison> {
+    let two_threads = Comparison {
+        name: "doorbell over bare loop, two threads".to_owned(),
+        place: Place::TwoThreads,
+        baseline: Variant::new("bare loop", |place| bare::set_up(place, DEPTH, BLOCK_BYTES)),
+        variant: Variant::new("doorbell", |place| {
+            Workload::reads(BLOCK_BYTES, Style::CountedPlug).set_up(place)
+        }),
+        published: None,
+        goal: Goal::AtLeast(0.8),
+        claim: "a request takes at most 1.25 times as long as in a loop that keeps no books",
+    };
+    let inline = Comparison {
+        name: "doorbell over bare loop, inline".to_owned(),
+        place: Place::Inline,
+        goal: Goal::AtLeast(0.5),
+        claim: "on one thread with the controller, a request takes at most twice as long",
+        ..two_threads.clone()
+    };
+    vec![two_threads, inline]
+}
+
+/// The reads of the database that has pages of this size.
+const BLOCK_BYTES: u32 = 4096;

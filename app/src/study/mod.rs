@@ -1,0 +1,126 @@
+//! `study`: published comparisons, reproduced on the software controller, both variants in one run.
+//!
+//! ```text
+//!   plug, shared_tags, clock, floor ── comparisons ──▶ comparison (rounds, slices) ── figures ──▶ report
+//!                                                        │ sets up, runs
+//!                     workload, lanes (Doorbell), bare ──┴── contest (a closed loop) ── site (cores, device)
+//! ```
+//!
+//! Every variant is a setting of the library that anybody can choose; nothing here is faster or slower than
+//! what a user would get. What a bare loop costs stands beside it in `bare`.
+
+mod bare;
+mod comparison;
+mod contest;
+mod figures;
+mod floor;
+mod lanes;
+mod options;
+mod plug;
+mod progress;
+mod report;
+mod site;
+mod workload;
+
+use std::time::Duration;
+
+use crate::output::{Format, Output};
+use comparison::{Comparison, ROUNDS};
+use options::Name;
+pub(crate) use options::{STUDY_HELP, StudyOptions};
+use progress::Course;
+use report::{ComparisonReport, Report, StudyReport};
+use site::Site;
+
+/// A study: its name, what it is about, its comparisons.
+struct Study {
+    name: Name,
+    title: &'static str,
+    /// At least one; the first has the study's baseline.
+    comparisons: Vec<Comparison>,
+    notes: Vec<String>,
+}
+
+/// Runs the studies and writes the result.
+pub(crate) fn run(options: &StudyOptions) -> anyhow::Result<()> {
+    let mut output = Output::open(options.output.as_deref())?;
+    let site = Site::find();
+    site.pin_driver();
+    let studies: Vec<Study> = options.names().into_iter().map(Study::named).collect();
+    let rounds = studies.iter().map(|study| (study.comparisons.len() + 1) * ROUNDS).sum();
+    let mut run = Run { site, runtime: options.runtime, course: Course::begin(2 * options.runtime, rounds) };
+    let reports: anyhow::Result<Vec<StudyReport>> = studies.iter().map(|study| run.study(study)).collect();
+    run.course.end();
+    let report = Report { studies: reports? };
+    match options.output_format {
+        Format::Normal => output.write(&report.text()),
+        Format::Json => output.write_json(&report),
+    }
+}
+
+/// The run of all studies.
+struct Run {
+    site: Site,
+    runtime: Duration,
+    course: Course,
+}
+
+impl Run {
+    fn study(&mut self, study: &Study) -> anyhow::Result<StudyReport> {
+        let mut comparisons = Vec::with_capacity(study.comparisons.len() + 1);
+        let mut quiet = true;
+        if let Some(first) = study.comparisons.first() {
+            let itself = self.with_itself(study, &first.with_itself())?;
+            quiet = itself.is_met();
+            comparisons.push(itself);
+        }
+        for comparison in &study.comparisons {
+            comparisons.push(self.comparison(study, comparison)?);
+        }
+        let (name, title, notes) = (study.name.word(), study.title, study.notes.clone());
+        Ok(StudyReport { name, title, quiet, comparisons, notes })
+    }
+
+    /// Compares the baseline with itself, again and again while the machine is too noisy, but not for ever.
+    fn with_itself(&mut self, study: &Study, comparison: &Comparison) -> anyhow::Result<ComparisonReport> {
+        for _ in 1..ATTEMPTS {
+            let report = self.comparison(study, comparison)?;
+            if report.is_met() {
+                return Ok(report);
+            }
+            self.course.say(&format!(
+                "study {}: {} It is measured again.",
+                study.name.word(),
+                report::too_noisy()
+            ));
+            self.course.add(ROUNDS);
+        }
+        self.comparison(study, comparison)
+    }
+
+    fn comparison(&mut self, study: &Study, comparison: &Comparison) -> anyhow::Result<ComparisonReport> {
+        let Self { site, runtime, course } = self;
+        let name = study.name.word();
+        course.show(name, &comparison.name);
+        let measured = comparison.measure(site, *runtime, |round| {
+            course.show_round(name, &format!("{}, round {} of {ROUNDS}", comparison.name, round + 1));
+            course.round_done();
+        })?;
+        Ok(ComparisonReport::of(comparison, &measured))
+    }
+}
+
+impl Study {
+    fn named(name: Name) -> Self {
+        let (title, comparisons) = match name {
+            Name::Plug => {
+                ("several requests share a doorbell and take their IDs at once (2021)", plug::comparisons())
+            }
+            Name::Floor => ("Doorbell beside a bare loop that keeps no books", floor::comparisons()),
+        };
+        Self { name, title, comparisons, notes: Vec::new() }
+    }
+}
+
+/// How often the baseline is compared with itself at most.
+const ATTEMPTS: u32 = 4;

@@ -1,0 +1,72 @@
+//! Setting Doorbell up for a comparison: controllers, queue pairs, buffers.
+
+use std::sync::Arc;
+
+use doorbell::emulator::{Emulator, EmulatorConfig};
+use doorbell::{Clock, Controller, ControllerOptions, DmaSpace, DmaSpaceConfig, Nsid, QueueConfig};
+
+use super::contest::{Contestant, Rig};
+use super::lanes::{Lane, Lanes, Style};
+use super::site::Place;
+
+/// Random reads, and the queues that they go through. All of it is driven by one thread.
+#[derive(Clone, Debug)]
+pub(super) struct Workload {
+    pub(super) controllers: usize,
+    /// Queue pairs of each controller.
+    pub(super) lanes_each: usize,
+    /// Requests outstanding on each queue pair.
+    pub(super) depth: u32,
+    pub(super) read_bytes: u32,
+    pub(super) style: Style,
+    pub(super) queue: QueueConfig,
+}
+
+impl Workload {
+    /// Random reads of `read_bytes` at depth 128 on one queue.
+    pub(super) fn reads(read_bytes: u32, style: Style) -> Self {
+        let queue = QueueConfig::with_depth(DEPTH);
+        Self { controllers: 1, lanes_each: 1, depth: DEPTH, read_bytes, style, queue }
+    }
+
+    /// The same on so many controllers.
+    pub(super) fn on_controllers(self, controllers: usize) -> Self {
+        Self { controllers, ..self }
+    }
+
+    /// Sets it up on software controllers of its own.
+    pub(super) fn set_up(&self, place: Place) -> anyhow::Result<Box<dyn Contestant>> {
+        let space = DmaSpace::new(DmaSpaceConfig::default());
+        let mut rig = Rig { load: Lanes::default(), controllers: Vec::new(), place };
+        for _ in 0..self.controllers {
+            let device = controller()?;
+            let controller = ControllerOptions::new().space(&space).open_transport(device.clone())?;
+            for _ in 0..self.lanes_each {
+                rig.load.lanes.push(self.lane(&controller)?);
+            }
+            rig.load.controllers.push(controller);
+            rig.controllers.push(device);
+        }
+        Ok(Box::new(rig))
+    }
+
+    fn lane(&self, controller: &Controller) -> anyhow::Result<Lane> {
+        let queue = controller.create_queue(self.queue.clone())?;
+        let pool = controller.space().pool(self.read_bytes as usize, self.depth as usize)?;
+        let buffers = std::iter::from_fn(|| pool.take()).collect();
+        Ok(Lane::new(queue, controller.namespace(Nsid(1))?, self.style, buffers))
+    }
+}
+
+/// A software controller whose commands cost it next to nothing. It has no thread.
+pub(super) fn controller() -> anyhow::Result<Arc<Emulator>> {
+    let config: EmulatorConfig = "backend=null,size=1G".parse()?;
+    Ok(Emulator::new(config, Clock::monotonic())?)
+}
+
+/// Bytes of a block of it.
+pub(super) const BLOCK_BYTES: u32 = 512;
+/// How many blocks it has.
+pub(super) const BLOCKS: u64 = (1 << 30) / BLOCK_BYTES as u64;
+/// Requests outstanding in the publications.
+pub(super) const DEPTH: u32 = 128;
