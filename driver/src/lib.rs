@@ -62,7 +62,7 @@ pub use controller::{
     TransportView, WriteCache,
 };
 pub use error::{ControllerError, SubmitError};
-pub use namespace::{AtomicUnits, Namespace, NamespaceError};
+pub use namespace::{AtomicUnits, ControllerId, Namespace, NamespaceError};
 pub use queue::{
     Cancelled, ClassWeights, Generations, Plug, QueueConfig, QueuePair, QueueStats, Rejected, RequestHandle,
 };

@@ -37,9 +37,10 @@ impl Geometry {
     }
 }
 
-/// Which controller of this process; tells the namespaces of several controllers apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ControllerId(pub(crate) u32);
+/// Tells a controller from all others that this process has opened, see
+/// [`Controller::id`](crate::Controller::id). One that is opened again has another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ControllerId(pub(crate) u32);
 
 /// What is written or compared as one, in blocks (NVM Command Set 1.0, 2.1.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

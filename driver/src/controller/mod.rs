@@ -26,7 +26,7 @@ use doorbell_spec::register::{Cap, Version};
 use doorbell_spec::{Identity, Nsid};
 
 use crate::error::ControllerError;
-use crate::namespace::{Namespace, NamespaceError};
+use crate::namespace::{ControllerId, Namespace, NamespaceError};
 use crate::queue::{QueueConfig, QueuePair};
 
 pub use events::ControllerEvent;
@@ -62,6 +62,12 @@ impl Controller {
     /// ```
     pub fn open(target: &str) -> Result<Self, ControllerError> {
         ControllerOptions::new().open(target)
+    }
+
+    /// Tells this controller from all others of the process.
+    #[must_use]
+    pub fn id(&self) -> ControllerId {
+        self.shared.id
     }
 
     /// What and where the device is.
