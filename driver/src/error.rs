@@ -195,4 +195,7 @@ pub enum SubmitError {
     /// The controller has failed or was removed.
     #[error("the controller has failed and takes no further request; open it again")]
     ControllerFailed,
+    /// The queue pair that a [`Member`](crate::Member) names is not in the group, or not any more.
+    #[error("the group has no such member: it was removed, or is another group's; use what `add` answered")]
+    NoSuchMember,
 }

@@ -48,6 +48,7 @@ mod buffer;
 mod completion;
 mod controller;
 mod error;
+mod group;
 mod namespace;
 pub mod pci;
 mod queue;
@@ -62,6 +63,7 @@ pub use controller::{
     TransportView, WriteCache,
 };
 pub use error::{ControllerError, SubmitError};
+pub use group::{GroupPlug, Member, PollGroup};
 pub use namespace::{AtomicUnits, ControllerId, Namespace, NamespaceError};
 pub use queue::{
     Cancelled, ClassWeights, Generations, Plug, QueueConfig, QueuePair, QueueStats, Rejected, RequestHandle,

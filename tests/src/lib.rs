@@ -24,6 +24,7 @@ mod rig;
 mod scenario;
 mod scenarios;
 mod successor;
+mod team;
 mod traps;
 
 pub use place::Place;
@@ -32,4 +33,5 @@ pub use random::Random;
 pub use rig::Rig;
 pub use scenario::{Needs, Scenario, run_in_process, run_on};
 pub use scenarios::all;
+pub use team::Team;
 pub use traps::{Trap, traps};

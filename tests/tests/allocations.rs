@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use doorbell::{
     Controller, ControllerOptions, DmaPool, DmaSpace, DmaSpaceConfig, HugePolicy, Lba, Namespace, Nsid,
-    QueueConfig, QueuePair, Request,
+    PollGroup, QueueConfig, QueuePair, Request,
 };
 use doorbell_emulator::Emulator;
 use doorbell_spec::Clock;
@@ -68,7 +68,7 @@ struct Bench {
     namespace: Namespace,
     pool: DmaPool,
     emulator: Arc<Emulator>,
-    _controller: Controller,
+    controller: Controller,
     allocations: u64,
     completed: u64,
 }
@@ -84,7 +84,7 @@ impl Bench {
         let queue = controller.create_queue(QueueConfig::with_depth(128)).expect("a queue");
         let pool = space.pool(request_bytes, 256).expect("memory");
         let (allocations, completed) = (0, 0);
-        Self { queue, namespace, pool, emulator, _controller: controller, allocations, completed }
+        Self { queue, namespace, pool, emulator, controller, allocations, completed }
     }
 
     /// Counts what a part of the I/O path allocates.
@@ -175,4 +175,34 @@ fn polling_a_queue_on_which_nothing_happens_allocates_nothing() {
         bench.count(|queue, _, _| queue.poll(8, |_, completion| drop(completion)) as u64);
     }
     assert_eq!((bench.allocations, bench.completed), (0, 0));
+}
+
+/// Requests go to the first member, and each completion is answered by a request for the other one.
+#[test]
+fn polling_and_plugging_a_group_allocates_nothing() {
+    let mut bench = Bench::new("backend=null,size=1G", 512);
+    let mut group = PollGroup::new();
+    let create =
+        |controller: &Controller| controller.create_queue(QueueConfig::with_depth(128)).expect("one");
+    let [first, second] = [(); 2].map(|()| group.add(create(&bench.controller)));
+    while bench.completed < 500_000 {
+        bench.count(|_, namespace, pool| {
+            let mut plug = group.plug(40);
+            for number in 0..40 {
+                let Some(request) = read(namespace, pool, number) else { break };
+                let _ = plug.submit(first, request);
+            }
+            plug.finish();
+            let mut ended = 0;
+            group.poll(usize::MAX, |plug, member, completion| {
+                ended += 1;
+                let Some(buffer) = completion.buffer.into_dma_buf() else { return };
+                let other = if member == first { second } else { first };
+                let _ = plug.submit(other, Request::write(namespace, Lba(ended), buffer));
+            });
+            assert!(group.next_event().is_none());
+            ended
+        });
+    }
+    assert_eq!(bench.allocations, 0);
 }

@@ -146,6 +146,12 @@ impl Admin {
         self.sq.ring(&self.counters);
     }
 
+    /// Takes what the controller has written, and says whether there is an event to fetch.
+    pub(crate) fn has_event(&mut self) -> bool {
+        self.reap();
+        !self.events.is_empty()
+    }
+
     /// Takes what the controller has written, and answers the oldest event not yet fetched.
     pub(crate) fn next_event(&mut self) -> Option<AsyncEvent> {
         self.reap();

@@ -4,7 +4,7 @@
 //! controller has been disabled, or its function reset, or its mappings are gone; or else the memory is
 //! leaked, since a device that may still write is worse than memory that is lost.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use doorbell_hugepages::{Attachment, Detached, DmaBuf, DmaSpace};
@@ -79,6 +79,15 @@ impl Device {
     /// The admin queue. Held for the length of one command, which has a deadline.
     pub(crate) fn admin(&self) -> MutexGuard<'_, Admin> {
         lock(&self.admin)
+    }
+
+    /// The admin queue, unless somebody has it: for those who must not wait.
+    pub(crate) fn admin_if_free(&self) -> Option<MutexGuard<'_, Admin>> {
+        match self.admin.try_lock() {
+            Ok(admin) => Some(admin),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Keeps memory until the device is quiet.

@@ -28,34 +28,13 @@ impl Controller {
     /// The next event, if there is one. Never waits for an event; when there is one, reads the log page
     /// that belongs to it, which takes an admin command, and asks for the next.
     ///
+    /// Each event is given once: to whoever asks first, here or by
+    /// [`PollGroup::next_event`](crate::PollGroup::next_event), on whatever thread.
+    ///
     /// # Errors
     /// The controller has failed.
     pub fn poll_event(&self) -> Result<Option<ControllerEvent>, ControllerError> {
-        let shared = &self.shared;
-        match shared.device.transport.poll_event() {
-            Some(BusEvent::RemovalRequested) => return Ok(Some(ControllerEvent::RemovalRequested)),
-            Some(BusEvent::Removed) => {
-                shared.fail("the device was removed");
-                return Ok(Some(ControllerEvent::Removed));
-            }
-            _ => {}
-        }
-        let Some(event) = shared.with_admin(|admin| Ok(admin.next_event()))? else { return Ok(None) };
-        clear(shared, event)?;
-        let limit = shared.identify.event_limit();
-        shared.with_admin(|admin| {
-            admin.arm_events(limit);
-            Ok(())
-        })?;
-        Ok(Some(match event.kind {
-            AsyncEventKind::Notice if event.info == AsyncEvent::NAMESPACE_CHANGED => {
-                shared.find_namespaces_again()?;
-                ControllerEvent::NamespacesChanged
-            }
-            AsyncEventKind::Health => ControllerEvent::Health(event.info),
-            AsyncEventKind::Error => ControllerEvent::Error(event.info),
-            _ => ControllerEvent::Other(event),
-        }))
+        self.shared.next_event()
     }
 
     /// The SMART / Health log of the whole controller. Waits for an admin command.
@@ -69,6 +48,59 @@ impl Controller {
         let mut page = [0; size_of::<HealthPage>()];
         page.copy_from_slice(&data[..size_of::<HealthPage>()]);
         Ok(zerocopy::transmute!(page))
+    }
+}
+
+impl Shared {
+    /// See [`Controller::poll_event`].
+    pub(crate) fn next_event(&self) -> Result<Option<ControllerEvent>, ControllerError> {
+        if let Some(event) = self.bus_event() {
+            return Ok(Some(event));
+        }
+        let Some(event) = self.with_admin(|admin| Ok(admin.next_event()))? else { return Ok(None) };
+        clear(self, event)?;
+        let limit = self.identify.event_limit();
+        self.with_admin(|admin| {
+            admin.arm_events(limit);
+            Ok(())
+        })?;
+        Ok(Some(match event.kind {
+            AsyncEventKind::Notice if event.info == AsyncEvent::NAMESPACE_CHANGED => {
+                self.find_namespaces_again()?;
+                ControllerEvent::NamespacesChanged
+            }
+            AsyncEventKind::Health => ControllerEvent::Health(event.info),
+            AsyncEventKind::Error => ControllerEvent::Error(event.info),
+            _ => ControllerEvent::Other(event),
+        }))
+    }
+
+    /// The same, but while another thread has the admin queue it finds only events of the bus, and does not
+    /// wait.
+    pub(crate) fn next_event_if_free(&self) -> Result<Option<ControllerEvent>, ControllerError> {
+        match self.bus_event() {
+            Some(event) => Ok(Some(event)),
+            None if !self.is_running() => Err(ControllerError::ControllerFailed),
+            None if self.has_event() => self.next_event(),
+            None => Ok(None),
+        }
+    }
+
+    fn bus_event(&self) -> Option<ControllerEvent> {
+        match self.device.transport.poll_event() {
+            Some(BusEvent::RemovalRequested) => Some(ControllerEvent::RemovalRequested),
+            Some(BusEvent::Removed) => {
+                self.fail("the device was removed");
+                Some(ControllerEvent::Removed)
+            }
+            _ => None,
+        }
+    }
+
+    /// Lets the admin queue move: takes what the controller has written there, and says whether an event
+    /// waits to be fetched. Does nothing while another thread has the admin queue, and waits for nobody.
+    pub(crate) fn has_event(&self) -> bool {
+        self.device.admin_if_free().is_some_and(|mut admin| admin.has_event())
     }
 }
 

@@ -85,7 +85,13 @@ impl QueuePair {
         self.ring();
     }
 
-    /// The same for a call that usually finds nothing to end.
+    /// How many commands are posted and not yet rung.
+    #[inline]
+    pub(crate) fn unrung_count(&self) -> usize {
+        self.unrung.count
+    }
+
+    /// The same as [`flush_plug`](Self::flush_plug) for a call that usually finds nothing to end.
     #[inline]
     pub(super) fn end_forgotten_plug(&mut self) {
         if !self.unrung.is_empty() || !self.batch.is_empty() {

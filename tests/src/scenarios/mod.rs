@@ -8,6 +8,9 @@ mod completions;
 mod doorbells;
 mod features;
 mod foreign;
+mod group;
+mod group_events;
+mod group_plugs;
 mod integrity;
 mod namespaces;
 mod queues;
@@ -31,6 +34,9 @@ pub fn all() -> Vec<Scenario> {
         doorbells::SCENARIOS,
         features::SCENARIOS,
         foreign::SCENARIOS,
+        group::SCENARIOS,
+        group_events::SCENARIOS,
+        group_plugs::SCENARIOS,
         integrity::SCENARIOS,
         namespaces::SCENARIOS,
         queues::SCENARIOS,

@@ -1,0 +1,199 @@
+//! A plug over several queue pairs.
+//!
+//! Invariant: as with a single queue pair, all that a plug has posted is known to the queue pairs themselves.
+//! The marks here only say where to look at the end; if they are lost with a forgotten plug, the next call on
+//! each queue pair rings what it finds.
+
+use super::Seat;
+use super::marks::Marks;
+use super::roster::{Member, Roster};
+use crate::error::SubmitError;
+use crate::queue::{Plug, QueuePair, Rejected, RequestHandle};
+use crate::request::Request;
+
+/// The most requests of all members together that wait for their doorbells: twice a single queue's.
+const REQUESTS_MAX: usize = 64;
+
+/// Collects requests for the members of a group, and rings each member's doorbell once for its part: see
+/// [`PollGroup::plug`](crate::PollGroup::plug), and [`PollGroup::poll`](crate::PollGroup::poll), which hands
+/// one to its callback.
+///
+/// A member's doorbell is rung when that member's own limit is reached (32 requests, or one of 128 KiB or
+/// more, or its queue is full); all are rung when 64 requests of all members together wait, and at the end.
+/// However it ends (an early return, a panic, even `mem::forget`), nothing stays behind: the next call on a
+/// member's queue pair rings what it finds.
+#[derive(Debug)]
+pub struct GroupPlug<'a> {
+    others: Others<'a>,
+    /// The member that is being polled, if one is.
+    here: Option<Here<'a>>,
+    roster: &'a Roster,
+    posted: &'a mut Posted,
+    /// How many requests may be for each member.
+    share: u32,
+}
+
+/// The member that is being polled.
+#[derive(Debug)]
+struct Here<'a> {
+    member: Member,
+    queue: &'a mut QueuePair,
+}
+
+/// The members of a group, without the one that is being polled.
+#[derive(Debug)]
+pub(super) struct Others<'a> {
+    pub(super) before: &'a mut [Seat],
+    pub(super) after: &'a mut [Seat],
+}
+
+/// Where requests wait for a doorbell that a plug's end will ring.
+#[derive(Debug, Default)]
+pub(super) struct Posted {
+    pub(super) marks: Marks,
+    /// Whether there is any mark.
+    is_marked: bool,
+    /// Requests at marked positions that are not rung; or more, if a member was rung since.
+    unrung: usize,
+}
+
+impl<'a> Others<'a> {
+    /// All of a group, while nobody is polled.
+    #[inline]
+    pub(super) fn all(seats: &'a mut [Seat]) -> Self {
+        Self { before: seats, after: &mut [] }
+    }
+
+    #[inline]
+    fn at(&mut self, position: usize) -> Option<&mut QueuePair> {
+        let polled = self.before.len();
+        let seat = match position.checked_sub(polled) {
+            None => &mut self.before[position],
+            Some(beyond) => self.after.get_mut(beyond.checked_sub(1)?)?,
+        };
+        Some(&mut seat.queue)
+    }
+}
+
+impl Posted {
+    /// Rings every marked member, and gives back the identifiers that the plug had taken for it.
+    #[inline]
+    pub(super) fn ring_all(&mut self, others: &mut Others<'_>) {
+        if self.is_marked {
+            self.ring_marked(others);
+        }
+    }
+
+    fn ring_marked(&mut self, others: &mut Others<'_>) {
+        while let Some(position) = self.marks.take_from(0) {
+            if let Some(queue) = others.at(position) {
+                queue.flush_plug();
+            }
+        }
+        self.is_marked = false;
+        self.unrung = 0;
+    }
+
+    /// Forgets what waits for a member whose turn it is: the poll of its own queue rings it.
+    #[inline]
+    pub(super) fn leave_to_poll(&mut self, position: usize, queue: &QueuePair) {
+        if self.is_marked && self.marks.take(position) {
+            self.unrung = self.unrung.saturating_sub(queue.unrung_count());
+        }
+    }
+}
+
+impl<'a> GroupPlug<'a> {
+    /// A plug over all of a group for about `share` requests a member.
+    #[inline]
+    pub(super) fn over(
+        seats: &'a mut [Seat],
+        roster: &'a Roster,
+        posted: &'a mut Posted,
+        share: u32,
+    ) -> Self {
+        Self { others: Others::all(seats), here: None, roster, posted, share }
+    }
+
+    /// The plug that is handed to a callback while `member` is polled. Its end rings nothing: the poll does.
+    #[inline]
+    pub(super) fn within_poll(
+        (member, queue): (Member, &'a mut QueuePair),
+        others: Others<'a>,
+        roster: &'a Roster,
+        posted: &'a mut Posted,
+    ) -> Self {
+        Self { others, here: Some(Here { member, queue }), roster, posted, share: 0 }
+    }
+
+    /// Submits a request to a member: in a callback, to the one that is polled or to any other. The doorbell
+    /// may be rung later, at the latest when the plug or the poll ends.
+    ///
+    /// # Errors
+    /// As [`QueuePair::submit`], or the group has no such member; the request comes back. A queue that is
+    /// full has been rung.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a request that is built in place never becomes memory")]
+    #[expect(clippy::result_large_err, reason = "the request goes back to its caller as it came")]
+    pub fn submit(&mut self, member: Member, request: Request) -> Result<RequestHandle, Rejected> {
+        if let Some(here) = &mut self.here
+            && here.member == member
+        {
+            return Plug::inner(here.queue).submit(request);
+        }
+        let Some(queue) = self.roster.position(member).and_then(|position| {
+            let queue = self.others.at(position)?;
+            if self.posted.marks.set(position) {
+                self.posted.is_marked = true;
+                begin(queue, self.share);
+            }
+            Some(queue)
+        }) else {
+            return Err(Rejected { error: SubmitError::NoSuchMember, request });
+        };
+        let before = queue.unrung_count();
+        let outcome = Plug::inner(queue).submit(request);
+        self.posted.unrung = (self.posted.unrung + queue.unrung_count()).saturating_sub(before);
+        if self.unrung_count() >= REQUESTS_MAX {
+            self.ring();
+        }
+        outcome
+    }
+
+    /// Ends the plug: rings where something waits for it. The same as dropping it.
+    #[inline]
+    pub fn finish(self) {}
+
+    #[inline]
+    fn unrung_count(&self) -> usize {
+        self.posted.unrung + self.here.as_ref().map_or(0, |here| here.queue.unrung_count())
+    }
+
+    #[inline(never)]
+    fn ring(&mut self) {
+        self.posted.ring_all(&mut self.others);
+        if let Some(here) = &mut self.here {
+            here.queue.flush_plug();
+        }
+    }
+}
+
+impl Drop for GroupPlug<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.here.is_none() {
+            self.posted.ring_all(&mut self.others);
+        }
+    }
+}
+
+/// Prepares a queue pair for the first request of a plug.
+#[inline]
+fn begin(queue: &mut QueuePair, share: u32) {
+    // Whatever an earlier plug has left behind is not this one's, and not counted by it.
+    queue.flush_plug();
+    if share > 0 {
+        // Takes the identifiers, and rings nothing at its end.
+        Plug::inner(queue).plug(share).finish();
+    }
+}
