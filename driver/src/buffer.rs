@@ -5,8 +5,11 @@
 //! reference to the bytes can exist. The completion hands the same value back. Memory of a command that
 //! may still be under way is never freed: it is parked until the device is known to be quiet.
 //
-// UNSAFETY: declares the one unsafe constructor, for memory that is not a `DmaBuf`; does nothing unsafe.
+// UNSAFETY: declares the one unsafe constructor, for memory that is not a `DmaBuf`; takes a pointer out of
+// its place when it is dropped.
 
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -25,7 +28,7 @@ pub enum Buffer {
     /// A part of one buffer.
     Range(BufferRange),
     /// Several parts, transferred in this order as if they were one.
-    Pieces(Vec<BufferRange>),
+    Pieces(BufferPieces),
     /// Memory that others read at the same time: only for requests that do not write to it.
     Shared(SharedRange),
     /// Memory that was registered, see [`Buffer::foreign`].
@@ -40,10 +43,15 @@ pub struct BufferRange {
     bytes: u32,
 }
 
+/// Several parts of buffers, in order. Made from a `Vec`, and becomes one again; neither allocates, unless
+/// the `Vec` had room for more.
+#[derive(Debug)]
+pub struct BufferPieces(ByValue<Box<[BufferRange]>>);
+
 /// A part of a buffer that several requests, also of several devices, read at once.
 #[derive(Clone, Debug)]
 pub struct SharedRange {
-    buffer: Arc<DmaBuf>,
+    buffer: ByValue<Arc<DmaBuf>>,
     offset: u32,
     bytes: u32,
 }
@@ -51,10 +59,15 @@ pub struct SharedRange {
 /// A part of registered memory.
 #[derive(Debug)]
 pub struct ForeignRange {
-    region: Arc<ForeignRegion>,
+    region: ByValue<Arc<ForeignRegion>>,
     iova: Iova,
     bytes: u32,
 }
+
+/// What is dropped by value: a drop that needed its own address would keep every [`Buffer`], on its way
+/// through the driver, out of registers. The value must be small enough to be passed in two of them.
+#[derive(Clone, Debug)]
+struct ByValue<T>(ManuallyDrop<T>);
 
 /// Why a part of a buffer cannot be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -95,7 +108,29 @@ impl SharedRange {
     /// The part does not lie within the buffer.
     pub fn new(buffer: Arc<DmaBuf>, offset: usize, bytes: usize) -> Result<Self, RangeError> {
         let (offset, bytes) = checked_range(buffer.len(), offset, bytes)?;
-        Ok(Self { buffer, offset, bytes })
+        Ok(Self { buffer: ByValue::new(buffer), offset, bytes })
+    }
+}
+
+impl BufferPieces {
+    /// The pieces again.
+    #[must_use]
+    pub fn into_vec(self) -> Vec<BufferRange> {
+        self.0.into_inner().into_vec()
+    }
+}
+
+impl Deref for BufferPieces {
+    type Target = [BufferRange];
+
+    fn deref(&self) -> &[BufferRange] {
+        &self.0
+    }
+}
+
+impl From<Vec<BufferRange>> for BufferPieces {
+    fn from(pieces: Vec<BufferRange>) -> Self {
+        Self(ByValue::new(pieces.into_boxed_slice()))
     }
 }
 
@@ -112,7 +147,7 @@ impl Buffer {
     pub unsafe fn foreign(region: &Arc<ForeignRegion>, start: NonNull<u8>, bytes: usize) -> Option<Self> {
         let iova = region.iova_of(start, bytes)?;
         let bytes = u32::try_from(bytes).ok()?;
-        Some(Self::Foreign(ForeignRange { region: Arc::clone(region), iova, bytes }))
+        Some(Self::Foreign(ForeignRange { region: ByValue::new(Arc::clone(region)), iova, bytes }))
     }
 
     /// The buffer of a request that took one whole, or part of one.
@@ -184,13 +219,45 @@ impl From<BufferRange> for Buffer {
 
 impl From<Vec<BufferRange>> for Buffer {
     fn from(pieces: Vec<BufferRange>) -> Self {
-        Self::Pieces(pieces)
+        Self::Pieces(pieces.into())
     }
 }
 
 impl From<SharedRange> for Buffer {
     fn from(range: SharedRange) -> Self {
         Self::Shared(range)
+    }
+}
+
+impl<T> ByValue<T> {
+    fn new(value: T) -> Self {
+        Self(ManuallyDrop::new(value))
+    }
+
+    fn into_inner(self) -> T {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: the value is there, and neither used nor dropped again: `this` is not.
+        unsafe { ManuallyDrop::take(&mut this.0) }
+    }
+}
+
+impl<T> Deref for ByValue<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> Drop for ByValue<T> {
+    #[inline]
+    fn drop(&mut self) {
+        #[inline(never)]
+        fn let_go<T>(value: T) {
+            drop(value);
+        }
+        // SAFETY: the value is there until this is dropped, which happens once, and is not used again.
+        let_go(unsafe { ManuallyDrop::take(&mut self.0) });
     }
 }
 

@@ -94,6 +94,14 @@ pub enum ControllerError {
         /// What is possible.
         max: u32,
     },
+    /// A plug's limit that is out of range.
+    #[error("a plug holds 1 to {max} requests, not {asked} (`QueueConfig::plug_limit`)")]
+    PlugLimit {
+        /// What was asked for.
+        asked: u32,
+        /// What is possible.
+        max: u32,
+    },
     /// An interrupt vector that does not exist.
     #[error("interrupt vector {vector} does not exist: the device has {vectors}")]
     NoSuchVector {

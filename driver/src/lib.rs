@@ -56,7 +56,7 @@ mod request;
 mod target;
 pub mod vfio;
 
-pub use buffer::{Buffer, BufferRange, ForeignRange, RangeError, SharedRange};
+pub use buffer::{Buffer, BufferPieces, BufferRange, ForeignRange, RangeError, SharedRange};
 pub use completion::{Completion, IoError};
 pub use controller::{
     AdminShadow, Controller, ControllerEvent, ControllerNames, ControllerOptions, ShadowDoorbells,
@@ -66,7 +66,8 @@ pub use error::{ControllerError, SubmitError};
 pub use group::{GroupPlug, Member, PollGroup};
 pub use namespace::{AtomicUnits, ControllerId, Namespace, NamespaceError};
 pub use queue::{
-    Cancelled, ClassWeights, Generations, Plug, QueueConfig, QueuePair, QueueStats, Rejected, RequestHandle,
+    Cancelled, ClassWeights, Generations, LatencyBucket, LatencyHistogram, Plug, QueueConfig, QueueMonitor,
+    QueuePair, QueueStats, Rejected, RequestHandle, Statistics,
 };
 pub use request::{
     DeallocateError, Durability, IoClass, Operation, ReplayPolicy, Request, RequestOptions, TimeoutClass,

@@ -15,25 +15,49 @@ pub struct Namespace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Geometry {
     pub(crate) blocks: u64,
-    pub(crate) nsid: Nsid,
-    pub(crate) controller: ControllerId,
-    /// Optimal boundary in blocks; 0 is none.
-    pub(crate) boundary: u32,
-    pub(crate) metadata_bytes: u16,
-    pub(crate) block_shift: u8,
+    pub(crate) key: NamespaceKey,
+    nsid: WideNsid,
 }
+
+/// A namespace's identifier in a word of the size of the others, so that all three are copied alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct WideNsid(u64);
 
 const _: () = assert!(size_of::<Geometry>() == 24, "a copy of it travels with each request");
 
 impl Geometry {
+    fn new(nsid: Nsid, blocks: u64, key: NamespaceKey) -> Self {
+        Self { blocks, key, nsid: WideNsid(u64::from(nsid.0)) }
+    }
+
+    #[inline]
+    pub(crate) fn nsid(&self) -> Nsid {
+        #[expect(clippy::cast_possible_truncation, reason = "an identifier was put in")]
+        let nsid = self.nsid.0 as u32;
+        Nsid(nsid)
+    }
+
+    #[inline]
+    pub(crate) fn block_shift(&self) -> u32 {
+        self.key.block_shift()
+    }
+
     #[inline]
     pub(crate) fn block_bytes(&self) -> u32 {
-        1 << self.block_shift
+        1 << self.block_shift()
+    }
+
+    /// Whether a namespace that is not looked at closely has `blocks` blocks from `lba` on: as many as make
+    /// up [`PLAIN_BYTES_MIN`] at most.
+    #[inline]
+    pub(crate) fn contains_few(&self, lba: Lba, blocks: u64) -> bool {
+        debug_assert!(blocks <= self.blocks);
+        lba.0 <= self.blocks.wrapping_sub(blocks)
     }
 
     #[inline]
     pub(crate) fn contains(&self, lba: Lba, blocks: u64) -> bool {
-        lba.0.checked_add(blocks).is_some_and(|end| end <= self.blocks)
+        self.blocks.checked_sub(blocks).is_some_and(|last| lba.0 <= last)
     }
 }
 
@@ -41,6 +65,81 @@ impl Geometry {
 /// [`Controller::id`](crate::Controller::id). One that is opened again has another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ControllerId(pub(crate) u32);
+
+impl ControllerId {
+    /// The last one. After 33 million controllers, a process begins again.
+    pub(crate) const MAX: u32 = (1 << 25) - 1;
+}
+
+/// What a [`NamespaceKey`] says besides the controller.
+#[derive(Clone, Copy, Debug)]
+struct Format {
+    block_shift: u8,
+    boundary: u16,
+    metadata_bytes: u16,
+    size: Size,
+}
+
+/// Whether a namespace is smaller than [`PLAIN_BYTES_MIN`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Size {
+    Usual,
+    Small,
+}
+
+/// Controller and format of a namespace in one number, so that all is checked by one comparison.
+///
+/// From the low end: 6 bits, the block size as a power of two; 1 bit, set if the namespace is very small; 16
+/// bits, the optimal boundary in blocks; 16 bits, the bytes of metadata of a block; 25 bits, the controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NamespaceKey(u64);
+
+impl NamespaceKey {
+    const SHIFT_BITS: u32 = 6;
+    const SMALL: u64 = 1 << Self::SHIFT_BITS;
+    const BOUNDARY_AT: u32 = 7;
+    const METADATA_AT: u32 = 23;
+    const CONTROLLER_AT: u32 = 39;
+
+    /// The key that all of a controller's namespaces begin with.
+    pub(crate) fn of_controller(controller: ControllerId) -> Self {
+        Self(u64::from(controller.0) << Self::CONTROLLER_AT)
+    }
+
+    fn new(controller: ControllerId, format: Format) -> Self {
+        let Format { block_shift, boundary, metadata_bytes, size } = format;
+        let small = if size == Size::Small { Self::SMALL } else { 0 };
+        let boundary = u64::from(boundary) << Self::BOUNDARY_AT;
+        let metadata = u64::from(metadata_bytes) << Self::METADATA_AT;
+        Self(Self::of_controller(controller).0 | metadata | boundary | small | u64::from(block_shift))
+    }
+
+    /// The block size, as a power of two, of a namespace of this controller without a boundary or metadata
+    /// that is not very small.
+    #[inline]
+    pub(crate) fn plain_shift(self, of_controller: Self) -> Option<u32> {
+        let rest = self.0 ^ of_controller.0;
+        (rest < Self::SMALL).then_some(rest as u32)
+    }
+
+    /// Whether a namespace belongs to this controller.
+    pub(crate) fn is_of(self, of_controller: Self) -> bool {
+        (self.0 ^ of_controller.0) >> Self::CONTROLLER_AT == 0
+    }
+
+    /// Optimal boundary in blocks; 0 is none.
+    pub(crate) fn boundary(self) -> u16 {
+        (self.0 >> Self::BOUNDARY_AT) as u16
+    }
+
+    pub(crate) fn metadata_bytes(self) -> u16 {
+        (self.0 >> Self::METADATA_AT) as u16
+    }
+
+    fn block_shift(self) -> u32 {
+        (self.0 & (Self::SMALL - 1)) as u32
+    }
+}
 
 /// What is written or compared as one, in blocks (NVM Command Set 1.0, 2.1.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,14 +208,13 @@ impl Namespace {
             let what = format!("{} blocks of 2^{block_shift} bytes", data.blocks);
             return Err(NamespaceError::Nonsense { nsid, what });
         }
-        let geometry = Geometry {
-            blocks: data.blocks,
-            nsid,
-            controller,
-            boundary: u32::from(data.optimal_boundary),
-            metadata_bytes: format.metadata_bytes(),
+        let format = Format {
             block_shift,
+            boundary: data.optimal_boundary,
+            metadata_bytes: format.metadata_bytes(),
+            size: if data.blocks << block_shift < PLAIN_BYTES_MIN { Size::Small } else { Size::Usual },
         };
+        let geometry = Geometry::new(nsid, data.blocks, NamespaceKey::new(controller, format));
         Ok(Some(Self {
             geometry,
             atomics: AtomicUnits::of(of_controller, data),
@@ -127,7 +225,7 @@ impl Namespace {
     /// Its identifier.
     #[must_use]
     pub fn nsid(&self) -> Nsid {
-        self.geometry.nsid
+        self.geometry.nsid()
     }
 
     /// Bytes per logical block: a power of two from 512 on.
@@ -145,20 +243,20 @@ impl Namespace {
     /// Its size in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.geometry.blocks << self.geometry.block_shift
+        self.geometry.blocks << self.geometry.block_shift()
     }
 
     /// Metadata bytes per block; only 0 can be read and written.
     #[must_use]
     pub fn metadata_bytes(&self) -> u16 {
-        self.geometry.metadata_bytes
+        self.geometry.key.metadata_bytes()
     }
 
     /// The boundary (NOIOB) that requests are split at, `None` if there is none.
     #[must_use]
     pub fn optimal_boundary(&self) -> Option<Blocks> {
-        let boundary = self.geometry.boundary;
-        (boundary > 0).then_some(Blocks(boundary))
+        let boundary = self.geometry.key.boundary();
+        (boundary > 0).then_some(Blocks(u32::from(boundary)))
     }
 
     /// What is written as one.
@@ -198,6 +296,10 @@ impl AtomicUnits {
     }
 }
 
+/// Smaller namespaces are looked at closely, so that elsewhere no request that goes the short way can be
+/// larger than its namespace.
+pub(crate) const PLAIN_BYTES_MIN: u64 = 128 * 1024;
+
 /// The smallest block of the specification (LBADS below 9 is "not in use").
 const BLOCK_SHIFT_MIN: u8 = 9;
 /// The largest block accepted: 64 KiB. Larger ones have not been seen, and would not fit into a request.
@@ -229,6 +331,27 @@ mod tests {
         assert!(parse(&identify(12, u64::MAX)).is_err());
         assert!(parse(&identify(12, u64::MAX >> 12)).is_ok());
         assert_eq!(parse(&identify(0, 0)), Ok(None));
+    }
+
+    #[test]
+    fn a_key_says_what_it_was_made_of() {
+        let (mine, other) = (ControllerId(5), ControllerId(ControllerId::MAX));
+        let of_mine = NamespaceKey::of_controller(mine);
+        for block_shift in BLOCK_SHIFT_MIN..=BLOCK_SHIFT_MAX {
+            for (boundary, metadata_bytes) in [(0, 0), (1, 0), (u16::MAX, 0), (0, 1), (0, u16::MAX)] {
+                for size in [Size::Usual, Size::Small] {
+                    let format = Format { block_shift, boundary, metadata_bytes, size };
+                    let key = NamespaceKey::new(mine, format);
+                    assert_eq!((key.block_shift(), key.boundary()), (block_shift.into(), boundary));
+                    assert_eq!(key.metadata_bytes(), metadata_bytes);
+                    let plain = boundary == 0 && metadata_bytes == 0 && size == Size::Usual;
+                    assert_eq!(key.plain_shift(of_mine), plain.then_some(block_shift.into()));
+                    assert!(key.is_of(of_mine));
+                    let theirs = NamespaceKey::new(other, format);
+                    assert!(!theirs.is_of(of_mine) && theirs.plain_shift(of_mine).is_none());
+                }
+            }
+        }
     }
 
     #[test]

@@ -1,9 +1,11 @@
 #![expect(unsafe_code)]
 //! [`DmaBuf`]: memory that its holder and no device touches.
 //
-// UNSAFETY: makes slices of mapped memory; the proof is the ownership that `DmaBuf` stands for.
+// UNSAFETY: makes slices of mapped memory, and takes itself apart when it is dropped; the proof of the
+// former is the ownership that `DmaBuf` stands for.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -30,29 +32,33 @@ pub const MAX_BUFFER_BYTES: usize = (u32::MAX / 2) as usize;
 /// Memory that both sides touch at the same time (a ring) is held as a `DmaBuf` and used through
 /// [`DmaBuf::as_ptr`] alone.
 pub struct DmaBuf {
+    /// Knows everything else about the block. Taken out when the buffer is dropped.
+    home: ManuallyDrop<Arc<Home>>,
     address: HostAddress,
-    iova: Iova,
-    bytes: u32,
-    /// The number of the block in its home.
-    index: u32,
-    home: Arc<Home>,
 }
 
-const _: () = assert!(size_of::<DmaBuf>() == 32, "a buffer travels through queues: it is kept small");
+const _: () = assert!(size_of::<DmaBuf>() == 16, "a buffer travels through queues: it is kept small");
 
 impl DmaBuf {
     /// The block `index` of `home`, which was just taken from the home's queue.
     #[inline]
     pub(crate) fn new(home: &Arc<Home>, index: u32) -> Self {
-        let (address, iova) = home.block(index);
-        Self { address, iova, bytes: home.block_bytes(), index, home: Arc::clone(home) }
+        Self { address: home.block(index), home: ManuallyDrop::new(Arc::clone(home)) }
     }
 
     /// Its length in bytes; never 0.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
-        self.bytes as usize
+        self.home.block_bytes() as usize
+    }
+
+    /// Its length in blocks of 2^`block_shift` bytes, or `None` if it is not made of whole ones.
+    #[inline]
+    #[must_use]
+    pub fn blocks(&self, block_shift: u32) -> Option<u64> {
+        let blocks = u64::from(self.home.block_bytes()) >> (block_shift & 31);
+        (block_shift <= self.home.grain_shift()).then_some(blocks)
     }
 
     /// Never: there are no buffers of 0 bytes.
@@ -62,11 +68,19 @@ impl DmaBuf {
         false
     }
 
-    /// What devices call its first byte. All of it is contiguous for them.
+    /// What devices call its first byte, a multiple of 4. All of it is contiguous for them.
     #[inline]
     #[must_use]
     pub fn iova(&self) -> Iova {
-        self.iova
+        self.home.iova(self.address)
+    }
+
+    /// The same as [`iova`](DmaBuf::iova) for a buffer of this space whose pool is contiguous for devices, as
+    /// all are behind an IOMMU; `None` for all others. For those who ask for every request.
+    #[inline]
+    #[must_use]
+    pub fn iova_in(&self, space: SpaceId) -> Option<Iova> {
+        self.home.iova_in(space, self.address)
     }
 
     /// The space it belongs to: the address means something only to devices attached there.
@@ -109,8 +123,17 @@ impl DmaBuf {
 impl Drop for DmaBuf {
     #[inline]
     fn drop(&mut self) {
-        self.home.give_back(self.index);
+        // SAFETY: the home is there until the buffer is dropped, which happens once, and is not used again.
+        let home = unsafe { ManuallyDrop::take(&mut self.home) };
+        give_back(home, self.address);
     }
+}
+
+/// Takes the buffer's parts by value: a driver moves buffers all the time and drops them seldom, and a drop
+/// that needed a buffer's own address would keep it out of registers.
+#[inline(never)]
+fn give_back(home: Arc<Home>, block: HostAddress) {
+    home.give_back(block);
 }
 
 impl Deref for DmaBuf {
@@ -131,6 +154,9 @@ impl DerefMut for DmaBuf {
 
 impl fmt::Debug for DmaBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DmaBuf").field("iova", &self.iova).field("bytes", &self.bytes).finish_non_exhaustive()
+        f.debug_struct("DmaBuf")
+            .field("iova", &self.iova())
+            .field("bytes", &self.len())
+            .finish_non_exhaustive()
     }
 }

@@ -19,7 +19,6 @@ pub(crate) struct Lease {
     range: Range<usize>,
     address: HostAddress,
     place: Place,
-    /// Kept here too, since the I/O path asks for it.
     space: SpaceId,
     pub(crate) contents: Contents,
 }
@@ -45,11 +44,20 @@ impl Lease {
         self.space
     }
 
-    /// Where the byte at `offset` of the range is, for the process and for devices.
-    #[inline]
-    pub(crate) fn at(&self, offset: usize) -> (HostAddress, Iova) {
+    /// Where the range begins for the process.
+    pub(crate) fn address(&self) -> HostAddress {
+        self.address
+    }
+
+    /// Where the byte at `offset` of the range is for devices.
+    pub(crate) fn iova(&self, offset: usize) -> Iova {
         debug_assert!(offset < self.range.len());
-        (self.address.offset(offset), self.place.at(self.range.start + offset))
+        self.place.at(self.range.start + offset)
+    }
+
+    /// Whether all of the range is contiguous for devices.
+    pub(crate) fn is_contiguous(&self) -> bool {
+        matches!(self.place, Place::Whole(_))
     }
 }
 

@@ -28,13 +28,29 @@ pub struct DmaPool {
 
 /// Where buffers come from and go back to.
 pub(crate) struct Home {
+    blocks: Blocks,
     /// The indices of the blocks that nobody has.
     free: ArrayQueue<u32>,
     /// The most blocks that were out at once. Written by whoever takes one, and only when it grows.
     taken_max: AtomicUsize,
-    block_bytes: u32,
     layout: Layout,
     lease: Lease,
+}
+
+/// What the I/O path asks of a block's home, in one cache line.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Blocks {
+    base: HostAddress,
+    /// What makes an address of the process one of devices when it is added, if the memory is contiguous for
+    /// them.
+    to_iova: u64,
+    /// The space in which `to_iova` holds.
+    contiguous_in: SpaceId,
+    space: SpaceId,
+    bytes: u32,
+    /// The largest power of two that divides `bytes`, as an exponent.
+    grain_shift: u32,
 }
 
 /// Where the blocks lie in the pool's memory.
@@ -42,6 +58,8 @@ pub(crate) struct Home {
 struct Layout {
     /// From one block to the next.
     stride_bytes: usize,
+    /// The same as a power of two, if it is one.
+    stride_shift: Option<u32>,
     /// How many blocks there are in a page that none may cross; `None` if there is no such page.
     per_page: Option<(usize, usize)>,
 }
@@ -73,7 +91,7 @@ impl DmaPool {
     /// The size of each block.
     #[must_use]
     pub fn block_bytes(&self) -> usize {
-        self.home.block_bytes as usize
+        self.home.block_bytes() as usize
     }
 
     /// How many blocks there are.
@@ -133,7 +151,8 @@ impl DmaPool {
             // There is room for all of them.
             let _ = free.push(index);
         }
-        let home = Home { free, taken_max: AtomicUsize::new(0), block_bytes: length, layout, lease };
+        let blocks = Blocks::new(&lease, length);
+        let home = Home { blocks, free, taken_max: AtomicUsize::new(0), layout, lease };
         let pool = Self { home: Arc::new(home) };
         if contents == Contents::Left {
             pool.zero();
@@ -153,26 +172,52 @@ impl DmaPool {
 impl Home {
     /// Where block `index` lies.
     #[inline]
-    pub(crate) fn block(&self, index: u32) -> (HostAddress, Iova) {
-        self.lease.at(self.layout.offset(index as usize))
+    pub(crate) fn block(&self, index: u32) -> HostAddress {
+        self.blocks.base.offset(self.layout.offset(index as usize))
+    }
+
+    /// What devices call a block.
+    #[inline]
+    pub(crate) fn iova(&self, block: HostAddress) -> Iova {
+        let contiguous = self.iova_in(self.blocks.space, block);
+        contiguous.unwrap_or_else(|| self.lease.iova(self.offset(block)))
+    }
+
+    /// The same if the home belongs to this space and is contiguous for devices.
+    #[inline]
+    pub(crate) fn iova_in(&self, space: SpaceId, block: HostAddress) -> Option<Iova> {
+        let iova = Iova((block.0.addr().get() as u64).wrapping_add(self.blocks.to_iova));
+        (self.blocks.contiguous_in == space).then_some(iova)
     }
 
     #[inline]
     pub(crate) fn block_bytes(&self) -> u32 {
-        self.block_bytes
+        self.blocks.bytes
+    }
+
+    #[inline]
+    pub(crate) fn grain_shift(&self) -> u32 {
+        self.blocks.grain_shift
     }
 
     #[inline]
     pub(crate) fn space(&self) -> SpaceId {
-        self.lease.space()
+        self.blocks.space
     }
 
-    /// Takes block `index` back.
+    /// Takes a block back.
     #[inline]
-    pub(crate) fn give_back(&self, index: u32) {
+    pub(crate) fn give_back(&self, block: HostAddress) {
+        // `build` has seen that all indices fit.
+        let index = u32::try_from(self.layout.index(self.offset(block))).unwrap_or(u32::MAX);
         // The queue has room for every index, and each exists once.
         let pushed = self.free.push(index);
         debug_assert!(pushed.is_ok(), "block {index} came back twice");
+    }
+
+    #[inline]
+    fn offset(&self, block: HostAddress) -> usize {
+        block.0.addr().get() - self.blocks.base.0.addr().get()
     }
 
     #[inline]
@@ -181,6 +226,16 @@ impl Home {
         if taken > self.taken_max.load(Ordering::Relaxed) {
             self.taken_max.fetch_max(taken, Ordering::Relaxed);
         }
+    }
+}
+
+impl Blocks {
+    fn new(lease: &Lease, bytes: u32) -> Self {
+        let base = lease.address();
+        let to_iova = lease.iova(0).0.wrapping_sub(base.0.addr().get() as u64);
+        let space = lease.space();
+        let contiguous_in = if lease.is_contiguous() { space } else { SpaceId::NOWHERE };
+        Self { base, to_iova, contiguous_in, space, bytes, grain_shift: bytes.trailing_zeros() }
     }
 }
 
@@ -198,7 +253,8 @@ impl Layout {
                 count => Some((count, page_bytes)),
             },
         };
-        Some(Self { stride_bytes, per_page })
+        let stride_shift = stride_bytes.is_power_of_two().then(|| stride_bytes.trailing_zeros());
+        Some(Self { stride_bytes, stride_shift, per_page })
     }
 
     /// The memory that `count` blocks need, or `None` if no number is large enough.
@@ -218,6 +274,18 @@ impl Layout {
             None => index * self.stride_bytes,
             Some((per_page, page_bytes)) => {
                 index / per_page * page_bytes + index % per_page * self.stride_bytes
+            }
+        }
+    }
+
+    /// Which block begins at `offset`.
+    #[inline]
+    fn index(&self, offset: usize) -> usize {
+        match (self.per_page, self.stride_shift) {
+            (None, Some(shift)) => offset >> shift,
+            (None, None) => offset / self.stride_bytes,
+            (Some((per_page, page_bytes)), _) => {
+                offset / page_bytes * per_page + offset % page_bytes / self.stride_bytes
             }
         }
     }
@@ -253,6 +321,8 @@ mod tests {
                 for count in [1, 2, 7, 513] {
                     let total = layout.total_bytes(count).expect("small");
                     let ranges = ranges(layout, block_bytes, count);
+                    let indices = ranges.iter().map(|range| layout.index(range.start));
+                    assert!(indices.eq(0..count), "a block's number does not follow from its place");
                     assert!(ranges.is_sorted_by(|a, b| a.end <= b.start));
                     assert!(ranges.last().expect("some").end <= total);
                     let page_bytes = page_bytes.unwrap_or(usize::MAX);

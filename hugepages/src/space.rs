@@ -49,6 +49,11 @@ pub struct DmaSpaceConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SpaceId(u64);
 
+impl SpaceId {
+    /// No space has this one.
+    pub(crate) const NOWHERE: Self = Self(u64::MAX);
+}
+
 /// The right of one mapper's devices to reach a space's memory; it ends when this is dropped.
 ///
 /// Dropping reports a failure to unmap only to the log. Where it matters whether the device can still reach

@@ -39,6 +39,13 @@ impl CompletionEntry {
         Status::from_raw(self.status_and_phase >> 1)
     }
 
+    /// The third dword of the entry: submission queue and its head.
+    #[inline]
+    #[must_use]
+    pub const fn dw2(&self) -> u32 {
+        (self.sq_id as u32) << 16 | self.sq_head as u32
+    }
+
     /// The last dword of the entry: identifier, status and phase.
     #[inline]
     #[must_use]
@@ -72,7 +79,7 @@ mod tests {
         assert_eq!((entry.sq_head, entry.sq_id, entry.cid), (3, 4, 5));
         assert!(entry.phase());
         assert_eq!(entry.status().raw(), 0x2140);
-        assert_eq!(entry.dw3(), 0x4281_0005);
+        assert_eq!((entry.dw2(), entry.dw3()), (0x0004_0003, 0x4281_0005));
         assert_eq!(entry.as_bytes()[12..16], [5, 0, 0x81, 0x42]);
     }
 }

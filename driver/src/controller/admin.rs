@@ -90,7 +90,7 @@ impl Admin {
             ids: CommandIds::new(depth),
             layout,
             slots: (0..depth)
-                .map(|slot| AdminSlot { cid: layout.first(SlotIndex(slot)), use_of: Use::Free })
+                .map(|slot| AdminSlot { cid: layout.first(SlotIndex(u32::from(slot))), use_of: Use::Free })
                 .collect(),
             counters: Counters::default(),
             data: Arc::new(data),

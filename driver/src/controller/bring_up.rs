@@ -73,7 +73,7 @@ fn start(
     let doorbells = registers.doorbells(cap, 0)?;
     let [sq_doorbell, cq_doorbell] = doorbell_pair(&doorbells, None, cap, QueueId::ADMIN)?;
     let entries = u32::from(ADMIN_ENTRIES);
-    let sq = SubmissionRing::new(ring(usize::from(ADMIN_ENTRIES) * 64)?, entries, sq_doorbell);
+    let sq = SubmissionRing::new(QueueId(0), ring(usize::from(ADMIN_ENTRIES) * 64)?, entries, sq_doorbell);
     let cq = CompletionRing::new(ring(usize::from(ADMIN_ENTRIES) * 16)?, entries, cq_doorbell);
     let line = Line {
         registers: registers.clone(),

@@ -7,6 +7,7 @@ use doorbell_spec::{QueueId, SubmissionEntry};
 use super::bring_up::{doorbell_pair, ring_memory};
 use super::shared::{QueueEnd, Shared};
 use crate::error::ControllerError;
+use crate::namespace::{NamespaceKey, PLAIN_BYTES_MIN};
 use crate::queue::{CompletionRing, Limits, PrpLists, QueueConfig, QueuePair, QueueParts, SubmissionRing};
 
 /// Requests of the largest size whose PRP lists a queue holds at once, beyond one page each.
@@ -18,6 +19,12 @@ pub(super) fn create(shared: &Arc<Shared>, config: QueueConfig) -> Result<QueueP
         return Err(ControllerError::ControllerFailed);
     }
     let depth = depth(shared, &config)?;
+    if !(1..=QueueConfig::PLUG_LIMIT_MAX).contains(&config.plug_limit) {
+        return Err(ControllerError::PlugLimit {
+            asked: config.plug_limit,
+            max: QueueConfig::PLUG_LIMIT_MAX,
+        });
+    }
     let vectors = shared.device.transport.interrupt_vectors();
     if let Some(vector) = config.interrupt_vector
         && u32::from(vector) >= vectors
@@ -57,7 +64,7 @@ fn build(shared: &Arc<Shared>, config: QueueConfig, id: QueueId, depth: u16) -> 
     let memory = |bytes| ring_memory(&device.space, bytes, device.page_bytes);
     let [sq_doorbell, cq_doorbell] =
         doorbell_pair(&shared.doorbells, shared.shadows.as_ref(), device.cap, id)?;
-    let sq = SubmissionRing::new(memory(entries as usize * 64)?, entries, sq_doorbell);
+    let sq = SubmissionRing::new(id, memory(entries as usize * 64)?, entries, sq_doorbell);
     let cq = CompletionRing::new(memory(entries as usize * 16)?, entries, cq_doorbell);
     let extra = extra_list_pages(shared, depth);
     let list_bytes = PrpLists::memory_bytes(depth, extra, device.page_bytes);
@@ -87,11 +94,16 @@ fn build(shared: &Arc<Shared>, config: QueueConfig, id: QueueId, depth: u16) -> 
     }
     let two_pages = 2 * device.page_bytes;
     let limits = Limits {
-        controller: shared.id,
+        controller: NamespaceKey::of_controller(shared.id),
         space: device.space.id(),
         page_bytes: device.page_bytes,
+        page_mask: device.page_bytes - 1,
         transfer_bytes_max: shared.transfer_bytes_max,
-        quick_end: if shared.transfer_bytes_max < two_pages { 0 } else { two_pages },
+        quick_page: if two_pages > shared.transfer_bytes_max.min(PLAIN_BYTES_MIN) {
+            0
+        } else {
+            device.page_bytes
+        },
         nvm_commands: shared.identify.nvm_commands,
     };
     let clock = config.clock.clone().unwrap_or_else(|| shared.clock.clone());

@@ -228,10 +228,10 @@ pub(crate) enum QueueEnd {
     Stuck,
 }
 
-/// A number for a controller that no other of this process has.
+/// A number for a controller that no other of this process has, or has had for long.
 pub(super) fn next_controller_id() -> ControllerId {
     static NEXT: AtomicU32 = AtomicU32::new(1);
-    ControllerId(NEXT.fetch_add(1, Ordering::Relaxed))
+    ControllerId(NEXT.fetch_add(1, Ordering::Relaxed) & ControllerId::MAX)
 }
 
 const RUNNING: u8 = 0;

@@ -134,7 +134,6 @@ impl<'a> GroupPlug<'a> {
     /// full has been rung.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a request that is built in place never becomes memory")]
-    #[expect(clippy::result_large_err, reason = "the request goes back to its caller as it came")]
     pub fn submit(&mut self, member: Member, request: Request) -> Result<RequestHandle, Rejected> {
         if let Some(here) = &mut self.here
             && here.member == member

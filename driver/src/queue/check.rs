@@ -11,21 +11,24 @@ use doorbell_spec::identify::{ONCS_COMPARE, ONCS_DATASET_MANAGEMENT, ONCS_WRITE_
 use super::prp::{DataRange, PrpLists, shaped_prefix};
 use crate::buffer::{Buffer, Segments};
 use crate::error::SubmitError;
-use crate::namespace::{ControllerId, Geometry};
+use crate::namespace::{Geometry, NamespaceKey};
 use crate::request::{Operation, Request};
 
 /// What the controller can do, as far as a queue needs to know.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    pub(crate) controller: ControllerId,
+    /// What the namespaces of the controller have in common.
+    pub(crate) controller: NamespaceKey,
     pub(crate) space: SpaceId,
     /// Memory page (CC.MPS) in bytes.
     pub(crate) page_bytes: u64,
+    /// The offset within it.
+    pub(crate) page_mask: u64,
     /// The most data of one command.
     pub(crate) transfer_bytes_max: u64,
-    /// How far from the start of its first page a request may end to go the short way: two pages, or
-    /// nothing if not every such request is one command.
-    pub(crate) quick_end: u64,
+    /// The memory page again; two of them are the most that a request that goes the short way covers. 0 if
+    /// not every such request is one command, or if the controller has failed.
+    pub(crate) quick_page: u64,
     /// ONCS.
     pub(crate) nvm_commands: u16,
 }
@@ -40,7 +43,7 @@ pub(crate) const COMMAND_BLOCKS_MAX: u64 = 65_536;
 #[inline]
 pub(crate) fn check(request: &Request, limits: &Limits) -> Result<u64, SubmitError> {
     let namespace = &request.namespace;
-    if namespace.controller != limits.controller {
+    if !namespace.key.is_of(limits.controller) {
         return Err(SubmitError::OtherController);
     }
     if !request.buffer.belongs_to(limits.space) {
@@ -83,7 +86,7 @@ fn supported(operation: Operation, limits: &Limits, oncs_bit: u16) -> Result<(),
 #[inline]
 fn data_blocks(request: &Request, limits: &Limits) -> Result<u64, SubmitError> {
     let namespace = &request.namespace;
-    if namespace.metadata_bytes != 0 {
+    if namespace.key.metadata_bytes() != 0 {
         return Err(SubmitError::Metadata);
     }
     if request.operation == Operation::Read && matches!(request.buffer, Buffer::Shared(_)) {
@@ -99,7 +102,7 @@ fn data_blocks(request: &Request, limits: &Limits) -> Result<u64, SubmitError> {
         return Err(SubmitError::BlockTooLarge { block_bytes, transfer_bytes_max });
     }
     shape(&request.buffer, limits, u64::from(block_bytes))?;
-    Ok(bytes >> namespace.block_shift)
+    Ok(bytes >> namespace.block_shift())
 }
 
 /// Checks that PRPs can describe the memory, cut at ends of blocks where need be.
@@ -157,7 +160,7 @@ impl<'a> Remainder<'a> {
     /// The first `blocks` blocks of it, as memory.
     #[inline]
     pub(crate) fn data(&self, blocks: u64) -> DataRange<'a> {
-        let shift = self.namespace.block_shift;
+        let shift = self.namespace.block_shift();
         DataRange {
             segments: self.buffer.segments(),
             offset: self.done << shift,
@@ -178,8 +181,8 @@ pub(crate) fn command_blocks(rest: &Remainder<'_>, limits: &Limits, lists: &PrpL
     if matches!(rest.operation, Operation::WriteZeroes | Operation::Flush | Operation::Deallocate) {
         return blocks;
     }
-    if namespace.boundary > 0 {
-        let boundary = u64::from(namespace.boundary);
+    if namespace.key.boundary() > 0 {
+        let boundary = u64::from(namespace.key.boundary());
         blocks = blocks.min(boundary - (rest.lba.0 + rest.done) % boundary);
     }
     let block_bytes = u64::from(namespace.block_bytes());

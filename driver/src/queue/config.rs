@@ -15,6 +15,25 @@ pub struct QueueConfig {
     pub interrupt_vector: Option<u16>,
     /// The clock that latencies are measured with; `None` is the controller's.
     pub clock: Option<Clock>,
+    /// How latencies are measured.
+    pub statistics: Statistics,
+    /// How many requests a plug holds before it rings by itself: 1 to
+    /// [`PLUG_LIMIT_MAX`](QueueConfig::PLUG_LIMIT_MAX), which is the default.
+    pub plug_limit: u32,
+}
+
+/// How the latencies of a queue pair's requests are measured. Counters are kept in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Statistics {
+    /// The clock is read once when a batch is rung and once per poll that reaps, again after every 32
+    /// completions of it: a latency is right to within the length of a batch.
+    #[default]
+    Cached,
+    /// The clock is read for every request when it is posted, and for every completion.
+    PerRequest,
+    /// No clock and no histogram: completions have the latency 0.
+    Off,
 }
 
 /// How the I/O classes share a queue, as parts of its depth while both want it.
@@ -30,6 +49,9 @@ impl QueueConfig {
     /// The depth if none is asked for.
     pub const DEPTH_DEFAULT: u32 = 128;
 
+    /// The most requests that wait for one ring of the doorbell.
+    pub const PLUG_LIMIT_MAX: u32 = 32;
+
     /// The default with this depth.
     #[must_use]
     pub fn with_depth(depth: u32) -> Self {
@@ -44,6 +66,8 @@ impl Default for QueueConfig {
             class_weights: ClassWeights { sync: 1, r#async: 1 },
             interrupt_vector: None,
             clock: None,
+            statistics: Statistics::Cached,
+            plug_limit: Self::PLUG_LIMIT_MAX,
         }
     }
 }

@@ -10,14 +10,16 @@
 
 use doorbell_spec::Cid;
 
+use super::slot::SlotUse;
+
 /// The index of a command's slot: less than the queue's depth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct SlotIndex(pub(crate) u16);
+pub(crate) struct SlotIndex(pub(crate) u32);
 
 impl SlotIndex {
     #[inline]
     pub(crate) fn index(self) -> usize {
-        usize::from(self.0)
+        self.0 as usize
     }
 }
 
@@ -45,6 +47,42 @@ pub(crate) struct IdBatch {
     mask: u64,
 }
 
+/// Room for one slot that was just released, which whoever acquires one next takes first. One number, since
+/// every completion goes through here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Vacated(u32);
+
+impl Vacated {
+    pub(crate) const NONE: Self = Self(u32::MAX);
+
+    /// Puts a slot in, where none is.
+    #[inline]
+    pub(crate) fn put(&mut self, slot: SlotIndex) {
+        debug_assert_eq!(*self, Self::NONE, "a slot would be lost");
+        self.0 = slot.0;
+    }
+
+    #[inline]
+    pub(crate) fn take(&mut self) -> Option<SlotIndex> {
+        let Self(slot) = *self;
+        if slot == Self::NONE.0 {
+            return None;
+        }
+        *self = Self::NONE;
+        Some(SlotIndex(slot))
+    }
+
+    #[inline]
+    pub(crate) fn is_none(self) -> bool {
+        self == Self::NONE
+    }
+
+    /// How many slots are in here.
+    pub(crate) fn len(self) -> u32 {
+        u32::from(!self.is_none())
+    }
+}
+
 impl CommandIds {
     /// All of `depth` slots free.
     pub(crate) fn new(depth: u16) -> Self {
@@ -68,13 +106,15 @@ impl CommandIds {
         Some(slot)
     }
 
-    /// Takes up to `count` slots of one word in one step; fewer if the word has fewer.
+    /// Takes what one word has free if `count` requests are expected: a batch has one word's slots, and
+    /// taking all of them costs no more than taking some. None are taken if none are expected.
     #[inline]
     pub(crate) fn acquire_batch(&mut self, count: u32) -> IdBatch {
+        if count == 0 {
+            return IdBatch::default();
+        }
         let Some(word) = self.word_with_free() else { return IdBatch::default() };
-        let bits = self.free[word];
-        let mask = lowest_bits(bits, count);
-        self.free[word] = bits & !mask;
+        let mask = std::mem::take(&mut self.free[word]);
         IdBatch { word, mask }
     }
 
@@ -142,11 +182,11 @@ impl IdBatch {
 /// How a slot and its generation make an identifier.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CidLayout {
-    slot_mask: u16,
-    /// From one generation of a slot to the next.
-    step: u32,
-    /// Identifiers from here on are not used.
-    end: u32,
+    slot_mask: u32,
+    /// From an identifier to the free slot's use with the next generation.
+    step: u64,
+    /// Such uses from here on do not exist.
+    end: u64,
 }
 
 impl CidLayout {
@@ -156,51 +196,64 @@ impl CidLayout {
         // The generation of all ones is left out: with the last slot it would make 0xFFFF. At least one
         // generation remains, which is the same as none.
         let count = match generations {
-            Generations::On => ((1_u32 << (u16::BITS - slot_bits)) - 1).max(1),
+            Generations::On => ((1_u64 << (u16::BITS - slot_bits)) - 1).max(1),
             Generations::Off => 1,
         };
-        let step = 1 << slot_bits;
-        Self { slot_mask: u16::try_from(step - 1).unwrap_or(u16::MAX), step, end: count << slot_bits }
+        let free = SlotUse::free(Cid(0)).bits();
+        let (step, end) = (free + (1 << slot_bits), free + (count << slot_bits));
+        Self { slot_mask: (1 << slot_bits) - 1, step, end }
     }
 
     /// The first identifier of a slot.
     pub(crate) fn first(self, slot: SlotIndex) -> Cid {
-        Cid(slot.0)
+        #[expect(clippy::cast_possible_truncation, reason = "a queue is at most 65,535 deep")]
+        let cid = slot.0 as u16;
+        Cid(cid)
     }
 
     /// The slot that an identifier names. May be beyond the depth: the device chose it.
     #[inline]
     pub(crate) fn slot(self, cid: Cid) -> SlotIndex {
-        SlotIndex(cid.0 & self.slot_mask)
+        self.slot_in(u64::from(cid.0))
+    }
+
+    /// The same of an identifier with other things above it.
+    #[inline]
+    pub(crate) fn slot_in(self, low_bits: u64) -> SlotIndex {
+        #[expect(clippy::cast_possible_truncation, reason = "the mask has 16 bits")]
+        SlotIndex(low_bits as u32 & self.slot_mask)
     }
 
     /// The identifier of the same slot in the next generation.
     #[inline]
     pub(crate) fn next(self, cid: Cid) -> Cid {
-        let next = u32::from(cid.0) + self.step;
-        #[expect(clippy::cast_possible_truncation, reason = "it is less than `end`, at most 65,536")]
-        if next < self.end { Cid(next as u16) } else { Cid(cid.0 & self.slot_mask) }
+        self.free_after(cid).cid()
     }
+
+    /// The use of a free slot whose last command had this identifier.
+    #[inline]
+    pub(super) fn free_after(self, cid: Cid) -> SlotUse {
+        // The kind of use is in the upper bits of both: one addition and one comparison for all of it.
+        let next = SlotUse::of_bits(u64::from(cid.0) + self.step);
+        if next.bits() < self.end { next } else { first_again(cid, self.slot_mask) }
+    }
+}
+
+/// The identifier that follows the last generation. Seldom: a call, so that the usual case is a branch.
+#[cold]
+#[inline(never)]
+fn first_again(cid: Cid, slot_mask: u32) -> SlotUse {
+    #[expect(clippy::cast_possible_truncation, reason = "a part of 16 bits")]
+    let slot = (u32::from(cid.0) & slot_mask) as u16;
+    SlotUse::free(Cid(slot))
 }
 
 const WORD_BITS: usize = u64::BITS as usize;
 
-#[expect(clippy::cast_possible_truncation)]
+#[expect(clippy::cast_possible_truncation, reason = "a queue is at most 65,535 deep")]
 #[inline]
 fn slot_at(word: usize, bit: u32) -> SlotIndex {
-    SlotIndex((word * WORD_BITS) as u16 + bit as u16)
-}
-
-#[inline]
-fn lowest_bits(bits: u64, count: u32) -> u64 {
-    if count >= u64::BITS {
-        return bits;
-    }
-    let mut rest = bits;
-    for _ in 0..count {
-        rest &= rest.wrapping_sub(1);
-    }
-    bits & !rest
+    SlotIndex((word * WORD_BITS) as u32 + bit)
 }
 
 #[cfg(test)]
@@ -214,7 +267,7 @@ mod tests {
             let mut ids = CommandIds::new(depth);
             let mut taken = BTreeSet::new();
             while let Some(slot) = ids.acquire() {
-                assert!(slot.0 < depth && taken.insert(slot));
+                assert!(slot.0 < u32::from(depth) && taken.insert(slot));
             }
             assert_eq!(taken.len(), usize::from(depth));
             assert_eq!(ids.available(), 0);
@@ -226,9 +279,10 @@ mod tests {
     #[test]
     fn a_batch_takes_what_one_word_has_and_gives_the_rest_back() {
         let mut ids = CommandIds::new(70);
+        assert_eq!(ids.acquire_batch(0).len(), 0, "nothing is expected");
         let mut first = ids.acquire_batch(32);
-        assert_eq!(first.len(), 32);
-        let used = first.take().expect("one of 32");
+        assert_eq!((first.len(), ids.available()), (64, 6));
+        let used = first.take().expect("one of 64");
         ids.release_batch(first);
         assert_eq!(ids.available(), 69);
         assert_eq!(ids.acquire_batch(1000).len(), 63);
@@ -242,7 +296,7 @@ mod tests {
     fn an_identifier_names_its_slot_and_is_never_all_ones() {
         for depth in [1_u16, 2, 3, 64, 65, 1023, 1024, 32_768, 32_769, 65_535] {
             let layout = CidLayout::new(depth, Generations::On);
-            for slot in [0, depth / 2, depth - 1].map(SlotIndex) {
+            for slot in [0, depth / 2, depth - 1].map(|slot| SlotIndex(u32::from(slot))) {
                 let mut cid = layout.first(slot);
                 for _ in 0..70_000 {
                     assert_eq!(layout.slot(cid), slot);

@@ -125,16 +125,25 @@ impl<T> Cursor<T> {
 
     /// Moves on by one, and round the end.
     #[inline]
-    fn advance(&mut self) {
+    fn advance(&mut self) -> Round {
         // SAFETY: at most one past the last entry, and that only until the next line.
         self.next = unsafe { self.next.add(1) };
         if self.next == self.end {
             self.next = self.start();
+            return Round::Next;
         }
+        Round::Same
     }
 }
 
-/// Where the next submission entry goes.
+/// Whether a cursor has begun another round of its ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Round {
+    Same,
+    Next,
+}
+
+/// The entries of a submission queue, written in turn, forever round.
 #[derive(Debug)]
 pub(crate) struct SubmissionCursor(Cursor<SubmissionEntry>);
 
@@ -154,6 +163,12 @@ impl SubmissionCursor {
         self.0.index()
     }
 
+    /// The next entry's address: tells places apart at less cost than the index.
+    #[inline]
+    pub(crate) fn address(&self) -> usize {
+        self.0.next.addr().get()
+    }
+
     /// Copies an entry into place and moves on. The device looks at it after its doorbell is rung.
     #[inline]
     pub(crate) fn write(&mut self, entry: &SubmissionEntry) {
@@ -165,55 +180,100 @@ impl SubmissionCursor {
     }
 }
 
-/// Where the next completion entry comes from.
+/// The entries of a completion queue, read in turn, forever round.
 #[derive(Debug)]
 pub(crate) struct CompletionCursor {
     place: Cursor<[AtomicU32; 4]>,
-    /// The last dword's phase tag, in its place, that a new entry has.
-    phase: u32,
+    /// What the last dword of the next entry is compared with: the phase, and above it whatever else the
+    /// queue pair expects (see [`SlotUse`](super::slot::SlotUse)).
+    expected: u64,
 }
 
-const PHASE: u32 = 1 << 16;
+/// What a look at an entry has found.
+pub(crate) struct Peek {
+    pub(crate) difference: u64,
+    pub(crate) dw0: u32,
+    pub(crate) dw2: u32,
+}
+
+/// The phase tag within the last dword of an entry.
+const PHASE: u64 = 1 << 16;
+
+/// The bits that a device writes.
+const SAID: u64 = u32::MAX as u64;
 
 impl CompletionCursor {
-    /// The start of a ring of `entries` entries, all zero.
     pub(crate) fn new(memory: SharedMemory, entries: u32) -> Self {
-        Self { place: Cursor::new(memory, entries), phase: PHASE }
+        Self { place: Cursor::new(memory, entries), expected: PHASE }
     }
 
     pub(crate) fn memory(&self) -> &SharedMemory {
         &self.place.memory
     }
 
-    /// The index of the next entry.
+    /// The index of the next entry to be read.
     #[inline]
     pub(crate) fn index(&self) -> u32 {
         self.place.index()
     }
 
-    /// Whether the device has written the next entry. Takes nothing.
+    /// Whether the device has written another entry.
     #[inline]
     pub(crate) fn is_ready(&self) -> bool {
-        self.dwords()[3].load(Ordering::Relaxed) & PHASE == self.phase
+        !is_absent(u64::from(self.dwords()[3].load(Ordering::Relaxed)) ^ self.expected)
     }
 
-    /// Takes the next entry if the device has written one.
+    /// Expects `bits` above what the device writes.
+    pub(crate) fn expect(&mut self, bits: u64) {
+        self.expected = self.expected & SAID | bits & !SAID;
+    }
+
+    /// What is expected above what the device writes.
     #[inline]
-    pub(crate) fn take(&mut self) -> Option<CompletionEntry> {
-        let dwords = self.dwords();
+    pub(crate) fn expected(&self) -> u64 {
+        self.expected & !SAID
+    }
+
+    /// The last dword of the next entry without its phase, if the device has written it, together with
+    /// what is expected above it.
+    #[inline]
+    pub(crate) fn difference(&self) -> u64 {
         // The acquire load keeps the loads of the other dwords behind that of the phase tag: the device
         // writes the dword with the tag last (NVMe Base 2.0, 3.3.3.2), the software controller by a
         // release store.
-        let dw3 = dwords[3].load(Ordering::Acquire);
-        if dw3 & PHASE != self.phase {
+        u64::from(self.dwords()[3].load(Ordering::Acquire)) ^ self.expected
+    }
+
+    /// The next entry: its [`difference`](Self::difference), and what belongs to it if that is as expected.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "this is what a poll does")]
+    pub(crate) fn peek(&self) -> Peek {
+        let dwords = self.dwords();
+        // Acquire: see `difference`.
+        let difference = u64::from(dwords[3].load(Ordering::Acquire)) ^ self.expected;
+        let [dw0, dw2] = [0, 2].map(|at| dwords[at].load(Ordering::Relaxed));
+        Peek { difference, dw0, dw2 }
+    }
+
+    /// Goes on to the next entry.
+    #[inline]
+    pub(crate) fn advance(&mut self) {
+        // The phase flips each time the ring comes round (NVMe Base 2.0, 3.3.3.2.3).
+        if self.place.advance() == Round::Next {
+            self.expected ^= PHASE;
+        }
+    }
+
+    /// The next entry as a whole, if the device has written it.
+    pub(crate) fn take(&mut self) -> Option<CompletionEntry> {
+        let difference = self.difference();
+        if is_absent(difference) {
             return None;
         }
-        let [dw0, dw1, dw2] = [0, 1, 2].map(|at| dwords[at].load(Ordering::Relaxed));
-        self.place.advance();
-        // The phase flips each time the ring comes round (NVMe Base 2.0, 3.3.3.2.3).
-        if self.place.next == self.place.start() {
-            self.phase ^= PHASE;
-        }
+        let [dw0, dw1, dw2] = [0, 1, 2].map(|at| self.dwords()[at].load(Ordering::Relaxed));
+        #[expect(clippy::cast_possible_truncation, reason = "what the device has written is one dword")]
+        let dw3 = (difference ^ self.expected) as u32;
+        self.advance();
         Some(CompletionEntry::from_dwords(dw0, dw1, dw2, dw3))
     }
 
@@ -224,4 +284,10 @@ impl CompletionCursor {
         // - it is only accessed atomically, or by the device.
         unsafe { self.place.next.as_ref() }
     }
+}
+
+/// Whether a [`difference`](CompletionCursor::difference) says that the device has written nothing.
+#[inline]
+pub(crate) fn is_absent(difference: u64) -> bool {
+    difference & PHASE != 0
 }

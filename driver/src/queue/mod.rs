@@ -9,18 +9,22 @@
 //!
 //! A queue pair belongs to one thread. Everything it needs is allocated when it is made.
 
+mod batch;
 mod check;
 mod config;
 mod doorbell;
 mod ids;
+mod latency;
 mod memory;
 mod pair;
 mod plug;
 mod poll;
 mod prp;
 mod quick;
+mod reap;
 mod ring;
 mod slot;
+mod slots;
 mod split;
 mod stats;
 mod submit;
@@ -29,10 +33,11 @@ mod submit;
 mod prp_tests;
 
 pub(crate) use check::Limits;
-pub use config::{ClassWeights, QueueConfig};
+pub use config::{ClassWeights, QueueConfig, Statistics};
 pub(crate) use doorbell::{QueueDoorbell, RegisterUse};
 pub use ids::Generations;
 pub(crate) use ids::{CidLayout, CommandIds, SlotIndex};
+pub use latency::{LatencyBucket, LatencyHistogram};
 pub(crate) use memory::SharedMemory;
 pub use pair::QueuePair;
 pub(crate) use pair::QueueParts;
@@ -40,5 +45,5 @@ pub use plug::Plug;
 pub(crate) use prp::PrpLists;
 pub(crate) use ring::{CompletionRing, SubmissionRing};
 pub(crate) use stats::Counters;
-pub use stats::QueueStats;
+pub use stats::{QueueMonitor, QueueStats};
 pub use submit::{Cancelled, Rejected, RequestHandle};

@@ -7,15 +7,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use doorbell_spec::{Clock, Nanos, QueueId};
 
+use super::batch::Batches;
 use super::check::Limits;
-use super::config::QueueConfig;
-use super::ids::{CidLayout, CommandIds, IdBatch, SlotIndex};
-use super::plug::Unrung;
+use super::config::{QueueConfig, Statistics};
+use super::ids::{CidLayout, CommandIds, IdBatch, SlotIndex, Vacated};
+use super::latency::LatencyCounts;
 use super::prp::PrpLists;
 use super::ring::{CompletionRing, SubmissionRing};
-use super::slot::{Owner, Slot, SlotUse};
+use super::slot::{Owner, SlotUse};
+use super::slots::Slots;
 use super::split::Splits;
-use super::stats::{Counters, QueueStats};
+use super::stats::{Counters, QueueMonitor, QueueStats};
 use crate::buffer::Buffer;
 use crate::completion::{Completion, IoError};
 use crate::controller::{Parked, QueueEnd, Shared};
@@ -48,19 +50,25 @@ pub struct QueuePair {
     pub(super) ids: CommandIds,
     pub(super) layout: CidLayout,
     /// Identifiers that a plug has taken and not used.
-    pub(super) batch: IdBatch,
-    pub(super) slots: Box<[Slot]>,
+    pub(super) reserve: IdBatch,
+    /// The slot whose completion is being handed to the callback, which is the next to be used.
+    pub(super) vacated: Vacated,
+    pub(super) slots: Slots,
     pub(super) splits: Splits,
-    /// Slots whose commands are posted and not yet rung.
-    pub(super) unrung: Unrung,
+    pub(super) batches: Batches,
+    /// Of the last split request.
     pub(super) serial: u32,
     pub(super) empty_polls: u32,
-    /// When the controller was last asked whether it is well.
+    /// When the controller was last asked whether it is well, or known to be.
     pub(super) checked_at: Nanos,
+    /// Whether the device has completed anything since.
+    pub(super) heard: bool,
+    /// Entries that share one reading of the clock.
+    pub(super) entries_per_reading: usize,
     pub(super) counters: Arc<Counters>,
     /// Once requests are taken out of their slots: all slots before this one are empty.
     swept: Option<usize>,
-    config: QueueConfig,
+    pub(super) config: QueueConfig,
     closed: bool,
     /// Not `Sync`, whatever the parts are.
     _one_thread: PhantomData<Cell<()>>,
@@ -76,6 +84,9 @@ impl QueueNumber {
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 }
+
+/// Entries that share one reading of the clock, where any do.
+const ENTRIES_PER_READING: usize = 32;
 
 /// What the controller makes a queue pair from.
 #[derive(Debug)]
@@ -108,13 +119,23 @@ impl QueuePair {
             lists: parts.lists,
             ids: CommandIds::new(depth),
             layout,
-            batch: IdBatch::default(),
-            slots: (0..depth).map(|slot| Slot::new(layout.first(SlotIndex(slot)))).collect(),
+            reserve: IdBatch::default(),
+            vacated: Vacated::NONE,
+            slots: Slots::new((0..u32::from(depth)).map(|slot| layout.first(SlotIndex(slot)))),
             splits: Splits::new(depth),
-            unrung: Unrung::new(),
+            batches: Batches::new(depth, &parts.config),
             serial: 0,
             empty_polls: 0,
-            counters: Arc::new(Counters::default()),
+            heard: false,
+            entries_per_reading: match parts.config.statistics {
+                Statistics::Cached => ENTRIES_PER_READING,
+                Statistics::PerRequest => 1,
+                Statistics::Off => usize::MAX,
+            },
+            counters: Arc::new(Counters::new(match parts.config.statistics {
+                Statistics::Off => LatencyCounts::default(),
+                Statistics::Cached | Statistics::PerRequest => LatencyCounts::new(),
+            })),
             swept: None,
             config: parts.config,
             closed: false,
@@ -143,8 +164,7 @@ impl QueuePair {
     /// Requests that were accepted and not yet completed. Counted when asked for; not for the I/O path.
     #[must_use]
     pub fn outstanding(&self) -> usize {
-        let held = self.ids.available() + self.batch.len();
-        let commands = usize::from(self.depth) - held as usize;
+        let commands = usize::from(self.depth) - self.available() as usize;
         commands - self.splits.commands() + self.splits.len()
     }
 
@@ -152,6 +172,12 @@ impl QueuePair {
     #[must_use]
     pub fn stats(&self) -> QueueStats {
         self.counters.snapshot()
+    }
+
+    /// A view of its statistics that other threads can keep and read.
+    #[must_use]
+    pub fn monitor(&self) -> QueueMonitor {
+        QueueMonitor::new(Arc::clone(&self.counters))
     }
 
     /// Deletes the queues on the device and hands every outstanding request back.
@@ -197,7 +223,7 @@ impl QueuePair {
 
     /// Reaps what the device has written, once round the ring at most.
     fn drain(&mut self) -> Vec<Completion> {
-        let now = self.clock.now();
+        let now = self.reading();
         let mut ended = Vec::new();
         for _ in 0..=u32::from(self.depth) {
             let Some(entry) = self.cq.pop() else { break };
@@ -221,29 +247,28 @@ impl QueuePair {
             self.swept = Some(from);
             return Some(request);
         }
-        let next = self.slots[from..].iter().position(|slot| slot.owner() == Owner::Request);
-        let index = next.map(|offset| from + offset);
-        self.swept = Some(index.unwrap_or(self.slots.len()));
-        let slot = &mut self.slots[index?];
-        let request = (slot.user_data, std::mem::take(&mut slot.buffer));
-        self.vacate(index?);
+        let next = self.slots.find(from, &[Owner::Plain, Owner::Request]);
+        self.swept = Some(next.map_or(self.slots.len(), SlotIndex::index));
+        let index = next?;
+        let request = (self.slots.at(index).user_data, self.slots.take_buffer(index));
+        self.vacate(index);
         Some(request)
     }
 
     /// Forgets the parts of all large requests, which are then answered whatever becomes of their parts.
     fn abandon_parts(&mut self) {
-        for part in 0..self.slots.len() {
-            if matches!(self.slots[part].owner(), Owner::Split(_)) {
-                self.vacate(part);
-            }
+        let mut from = 0;
+        while let Some(part) = self.slots.find(from, &[Owner::Part]) {
+            self.vacate(part);
+            from = part.index() + 1;
         }
         self.splits.abandon();
     }
 
-    fn vacate(&mut self, index: usize) {
-        let slot = &mut self.slots[index];
+    fn vacate(&mut self, index: SlotIndex) {
+        let slot = self.slots.at(index);
         slot.slot_use = SlotUse::free(slot.slot_use.cid());
-        self.ids.release(SlotIndex(u16::try_from(index).unwrap_or(u16::MAX)));
+        self.ids.release(index);
     }
 }
 

@@ -5,20 +5,19 @@
 
 use doorbell_spec::Nanos;
 
-use super::ids::SlotIndex;
+use super::config::Statistics;
 use super::pair::QueuePair;
+use super::slot::Owner;
 use super::submit::{Rejected, RequestHandle};
 use crate::request::Request;
-
-/// The most requests that wait for one ring of the doorbell.
-pub(super) const REQUESTS_MAX: usize = 32;
 
 /// A request of so many bytes is rung at once, with everything before it.
 pub(super) const REQUEST_BYTES_MAX: u64 = 128 * 1024;
 
 /// Collects requests and rings the doorbell once for all of them, see [`QueuePair::plug`].
 ///
-/// It rings when it is dropped, holds 32 requests, holds one of 128 KiB or more, or the queue is full.
+/// It rings when it is dropped, holds 32 requests (or [`plug_limit`](super::QueueConfig::plug_limit)), holds
+/// one of 128 KiB or more, or the queue is full.
 #[derive(Debug)]
 pub struct Plug<'a> {
     queue: &'a mut QueuePair,
@@ -32,55 +31,24 @@ enum Nesting {
     Inner,
 }
 
-/// Slots whose commands are posted and not yet rung, in order.
-#[derive(Debug)]
-pub(super) struct Unrung {
-    slots: [SlotIndex; REQUESTS_MAX],
-    count: usize,
-}
-
-const _: () = assert!(REQUESTS_MAX.is_power_of_two(), "an index is masked");
-
-impl Unrung {
-    pub(super) fn new() -> Self {
-        Self { slots: [SlotIndex(0); REQUESTS_MAX], count: 0 }
-    }
-
-    #[inline]
-    fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-
-    /// Adds one, of at most [`REQUESTS_MAX`], and says whether that was the last for which there is room.
-    #[inline]
-    fn push(&mut self, slot: SlotIndex) -> bool {
-        self.slots[self.count & (REQUESTS_MAX - 1)] = slot;
-        self.count += 1;
-        self.count == REQUESTS_MAX
-    }
-
-    fn slots(&self) -> &[SlotIndex] {
-        self.slots.get(..self.count).unwrap_or(&self.slots)
-    }
-}
-
 impl QueuePair {
-    /// Says that about `expected` requests follow. Takes so many command identifiers at once (64 at most
-    /// at a time); those that are not used go back at the end.
+    /// Says that about `expected` requests follow, so that their command identifiers are taken at once (64
+    /// at most at a time); those that are not used go back at the end. With 0, each is taken by itself.
     ///
     /// A number that turns out wrong costs a little speed and nothing else.
     #[inline]
     pub fn plug(&mut self, expected: u32) -> Plug<'_> {
         self.flush_plug();
-        self.batch = self.ids.acquire_batch(expected);
+        self.look_at_state();
+        self.reserve = self.ids.acquire_batch(expected);
         Plug { queue: self, nesting: Nesting::Outermost }
     }
 
     /// Ends whatever plug there was: gives unused identifiers back and rings.
     #[inline]
     pub(crate) fn flush_plug(&mut self) {
-        if !self.batch.is_empty() {
-            self.ids.release_batch(std::mem::take(&mut self.batch));
+        if !self.reserve.is_empty() {
+            self.ids.release_batch(std::mem::take(&mut self.reserve));
         }
         self.ring();
     }
@@ -88,42 +56,76 @@ impl QueuePair {
     /// How many commands are posted and not yet rung.
     #[inline]
     pub(crate) fn unrung_count(&self) -> usize {
-        self.unrung.count
-    }
-
-    /// The same as [`flush_plug`](Self::flush_plug) for a call that usually finds nothing to end.
-    #[inline]
-    pub(super) fn end_forgotten_plug(&mut self) {
-        if !self.unrung.is_empty() || !self.batch.is_empty() {
-            self.flush_plug();
-        }
+        self.sq.unrung() as usize
     }
 
     /// Rings the doorbell if something was posted, and starts the clock of those requests.
     #[inline]
     pub(super) fn ring(&mut self) {
-        if !self.unrung.is_empty() {
+        if self.sq.has_unrung() {
             self.ring_posted();
         }
     }
 
     fn ring_posted(&mut self) {
-        // 0 is "not rung".
-        let now = self.clock.now().max(Nanos(1));
-        self.counters.commands.add(self.unrung.slots().len() as u64);
-        for slot in self.unrung.slots() {
-            self.slots[slot.index()].rung_at = now;
-        }
-        self.unrung.count = 0;
+        let now = self.reading();
+        self.counters.commands.add(u64::from(self.sq.unrung()));
         self.sq.ring(&self.counters);
+        self.batches.rung(now);
+        self.look_at_one_slot();
+        self.look_at_state();
     }
 
     /// Notes a posted command, and rings if the plug is full.
-    #[inline]
-    pub(super) fn posted(&mut self, slot: SlotIndex) {
-        if self.unrung.push(slot) {
-            self.ring_posted();
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "two instructions of every submission")]
+    pub(super) fn posted(&mut self) {
+        if self.batches.posted() {
+            self.batch_is_full();
         }
+    }
+
+    #[inline(never)]
+    fn batch_is_full(&mut self) {
+        if self.sq.unrung() >= self.config.plug_limit {
+            return self.ring_posted();
+        }
+        // Each request is a batch of its own, with its own time.
+        let now = self.reading();
+        self.batches.begin_next(now);
+        self.look_at_one_slot();
+    }
+
+    /// The time for statistics, which is 0 if there are none.
+    #[inline]
+    pub(super) fn reading(&self) -> Nanos {
+        match self.config.statistics {
+            Statistics::Off => Nanos(0),
+            Statistics::Cached | Statistics::PerRequest => self.clock.now(),
+        }
+    }
+
+    /// Gives a command that has grown old its own time, if it lives in the slot whose turn it is.
+    fn look_at_one_slot(&mut self) {
+        let index = self.batches.next_visit();
+        let Some(slot) = self.slots.get_mut(index) else { return };
+        let used = slot.slot_use;
+        if used.owner() != Owner::Nobody && !used.is_old() && self.batches.is_old(used.batch()) {
+            slot.slot_use = used.grown_old();
+            self.slots.detail(index).rung_at = self.batches.time(used.batch());
+        }
+    }
+
+    #[inline]
+    fn look_at_state(&mut self) {
+        if !self.shared.is_running() {
+            self.refuse_all();
+        }
+    }
+
+    /// Sends every request the long way, which refuses it, now that the controller takes none.
+    pub(super) fn refuse_all(&mut self) {
+        self.limits.quick_page = 0;
     }
 
     /// Rings if a command of so many bytes must not wait.
@@ -141,7 +143,6 @@ impl Plug<'_> {
     /// As [`QueuePair::submit`]; the request comes back. A queue that is full has been rung.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a request that is built in place never becomes memory")]
-    #[expect(clippy::result_large_err, reason = "the request goes back to its caller as it came")]
     pub fn submit(&mut self, request: Request) -> Result<RequestHandle, Rejected> {
         self.queue.post(request)
     }
@@ -149,8 +150,8 @@ impl Plug<'_> {
     /// A plug within this one. Its end rings nothing; the outermost one's does.
     #[inline]
     pub fn plug(&mut self, expected: u32) -> Plug<'_> {
-        if self.queue.batch.is_empty() {
-            self.queue.batch = self.queue.ids.acquire_batch(expected);
+        if self.queue.reserve.is_empty() {
+            self.queue.reserve = self.queue.ids.acquire_batch(expected);
         }
         Plug { queue: self.queue, nesting: Nesting::Inner }
     }

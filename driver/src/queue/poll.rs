@@ -3,17 +3,17 @@
 use doorbell_spec::{Cid, CompletionEntry, Nanos};
 
 use super::ids::SlotIndex;
+use super::memory::is_absent;
 use super::pair::QueuePair;
 use super::plug::Plug;
 use super::prp::NO_PAGE;
-use super::slot::{Owner, SlotUse};
+use super::reap::{Next, Reaping};
+use super::slot::Owner;
+use crate::buffer::Buffer;
 use crate::completion::{Completion, IoError};
 
 /// Empty polls between two readings of the clock.
 const EMPTY_POLLS_PER_LOOK: u32 = 64;
-
-/// Entries that share one reading of the clock.
-const ENTRIES_PER_READING: usize = 32;
 
 /// How long the device may say nothing before a poll asks CSTS whether it is still well.
 const SILENCE_NS_MAX: u64 = 20_000_000;
@@ -39,7 +39,7 @@ impl QueuePair {
     /// then.
     #[inline]
     pub(crate) fn begin_poll(&mut self) -> bool {
-        self.end_forgotten_plug();
+        self.ring();
         if self.cq.is_ready() {
             return true;
         }
@@ -56,60 +56,82 @@ impl QueuePair {
         budget: usize,
         on_completion: &mut impl FnMut(&mut Plug<'_>, Completion),
     ) -> usize {
-        let budget = budget.min(usize::from(self.depth));
-        let mut now = self.clock.now();
-        let mut guard = RingAtEnd { plug: Plug::inner(self), completed: 0 };
-        let mut otherwise = 0;
-        let mut entries_left = budget;
-        while guard.completed + otherwise < budget {
-            let queue = guard.plug.queue();
-            let entry = if entries_left == 0 { None } else { queue.cq.pop() };
-            let completion = if let Some(entry) = entry {
-                // What arrives while a long batch is reaped has been on its way longer than `now` says.
-                let reaped = budget - entries_left;
-                if reaped > 0 && reaped.is_multiple_of(ENTRIES_PER_READING) {
-                    now = queue.clock.now();
-                }
-                entries_left -= 1;
-                let cid = Cid(entry.cid);
-                let index = queue.layout.slot(cid);
-                // The common case: a request of one command, whose command has succeeded, and nobody waits
-                // for its slot. All else is known to `end_command`.
-                if let Some(slot) = queue.slots.get_mut(index.index())
-                    && slot.slot_use == SlotUse::request(cid, NO_PAGE)
-                    && slot.rung_at != Nanos(0)
-                    && queue.sq.is_from(queue.id, &entry)
-                    && entry.status().is_success()
-                    && !queue.splits.is_waiting()
-                {
-                    slot.slot_use = SlotUse::free(queue.layout.next(cid));
-                    queue.checked_at = now;
-                    queue.ids.release(index);
-                    guard.completed += 1;
-                    Completion {
-                        user_data: slot.user_data,
-                        result: Ok(entry.dw0),
-                        buffer: std::mem::take(&mut slot.buffer),
-                        latency_ns: now.since(slot.rung_at),
-                    }
-                } else {
-                    let Some(completion) = queue.end_command(&entry, now) else { continue };
-                    otherwise += 1;
-                    completion
-                }
-            } else {
-                if queue.checked_at == now && queue.shared.is_running() {
-                    break;
-                }
-                // All of it was noise, which says nothing about the controller, or nothing came, or the
-                // controller has failed.
-                let Some(completion) = queue.next_without_entry(now) else { break };
-                otherwise += 1;
-                completion
-            };
-            on_completion(&mut guard.plug, completion);
+        if budget == 0 {
+            return 0;
         }
-        guard.completed + otherwise
+        let mut reaping = Reaping::begin(self, budget);
+        loop {
+            let completion = if let Some(completion) = reaping.usual() {
+                completion
+            } else {
+                match reaping.unusual() {
+                    Next::Completion(completion) => completion,
+                    Next::Look => continue,
+                    Next::End => break,
+                }
+            };
+            on_completion(&mut reaping.plug(), completion);
+            if !reaping.go_on() {
+                break;
+            }
+        }
+        reaping.handed_over()
+    }
+
+    /// Takes the next completion if it is the usual one: of a plain request that was rung in the expected
+    /// batch, has succeeded, and whose slot nobody waits for. Leaves all else as it is.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "this is what a poll does")]
+    pub(super) fn take_usual(&mut self, latency_ns: u64) -> Option<Completion> {
+        let peek = self.cq.next().peek();
+        #[expect(clippy::cast_possible_truncation, reason = "the identifier is the low 16 bits")]
+        let cid = Cid(peek.difference as u16);
+        let index = self.layout.slot_in(peek.difference);
+        let slot = self.slots.get_mut(index)?;
+        if !slot.slot_use.is(peek.difference) || !self.sq.is_from(peek.dw2) {
+            return None;
+        }
+        let next_use = self.layout.free_after(cid);
+        // A plain request has a whole buffer.
+        let buffer = Buffer::Whole(slot.whole.take()?);
+        slot.slot_use = next_use;
+        self.cq.next().advance();
+        self.vacated.put(index);
+        Some(Completion { user_data: slot.user_data, result: Ok(peek.dw0), buffer, latency_ns })
+    }
+
+    /// Gives back the slot of the request that was handed over, unless the callback has used it again.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "two instructions of every completion")]
+    pub(super) fn release_vacated(&mut self) {
+        if !self.vacated.is_none() {
+            self.release_unused();
+        }
+    }
+
+    #[inline(never)]
+    fn release_unused(&mut self) {
+        if let Some(index) = self.vacated.take() {
+            self.ids.release(index);
+        }
+    }
+
+    /// Expects the batch of the command that the next entry names, if that would make it the usual one.
+    pub(super) fn expect_batch_of_next(&mut self) -> bool {
+        let next = self.cq.next();
+        let difference = next.difference();
+        if is_absent(difference) || self.splits.is_waiting() {
+            return false;
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "the identifier is the low 16 bits")]
+        let index = self.layout.slot(Cid(difference as u16));
+        let Some(used) = self.slots.get(index).map(|slot| slot.slot_use) else { return false };
+        let batch = used.batch();
+        if used.owner() != Owner::Plain || used.is_old() || !self.batches.is_rung(batch) {
+            return false;
+        }
+        next.expect(batch.bits());
+        used.is(next.difference())
     }
 
     /// Ends the command that an entry names, if there is such a one. Answers the request's completion if
@@ -119,29 +141,33 @@ impl QueuePair {
     pub(super) fn end_command(&mut self, entry: &CompletionEntry, now: Nanos) -> Option<Completion> {
         let cid = Cid(entry.cid);
         let index = self.layout.slot(cid);
-        let live = self
-            .slots
-            .get(index.index())
-            .is_some_and(|slot| slot.owner() != Owner::Nobody && slot.slot_use.cid() == cid);
-        if !self.sq.is_from(self.id, entry) {
+        if !self.sq.is_from(entry.dw2()) {
             self.counters.malformed_completions.add(1);
             // The head is only counted: nothing here relies on it. Another queue's completion is not ours.
             if entry.sq_id != self.id.0 {
                 return None;
             }
         }
+        let used = self.slots.get(index).map(|slot| slot.slot_use);
+        let live = used.filter(|used| used.owner() != Owner::Nobody && used.cid() == cid);
         // A command that was not rung cannot have been completed: the device made that up.
-        if !live || self.slots[index.index()].rung_at == Nanos(0) {
+        let rung = live.filter(|used| used.is_old() || self.batches.is_rung(used.batch()));
+        let Some(used) = rung else {
             self.counters.spurious_completions.add(1);
             return None;
-        }
-        self.checked_at = now;
-        let completion = self.take_completion(index, entry, now);
+        };
+        self.heard = true;
+        let rung_at = match used.is_old() {
+            true => self.slots.detail(index).rung_at,
+            false => self.batches.time(used.batch()),
+        };
+        let completion = self.take_completion(index, entry, Times { rung_at, now });
         self.release_slot(index);
-        match &completion {
-            Some(Completion { result: Ok(_), .. }) => self.counters.completed.add(1),
-            Some(_) => self.counters.failed.add(1),
-            None => {}
+        if let Some(completion) = &completion {
+            let counter =
+                if completion.result.is_ok() { &self.counters.completed } else { &self.counters.failed };
+            counter.add(1);
+            self.counters.latencies.record(completion.latency_ns, 1);
         }
         // Parts of large requests go first: their request was accepted before anything that the callback
         // may submit.
@@ -153,27 +179,25 @@ impl QueuePair {
         &mut self,
         index: SlotIndex,
         entry: &CompletionEntry,
-        now: Nanos,
+        times: Times,
     ) -> Option<Completion> {
-        let slot = &mut self.slots[index.index()];
         let status = entry.status();
-        let lba = slot.lba;
-        if let Owner::Split(split) = slot.owner() {
-            return self.splits.part_ended(split, lba, status, slot.rung_at, now);
+        let slot = self.slots.at(index);
+        let (user_data, lba) = (slot.user_data, slot.lba);
+        if slot.slot_use.owner() == Owner::Part {
+            let split = self.slots.detail(index).split;
+            return self.splits.part_ended(split, lba, status, times.rung_at, times.now);
         }
         let result = if status.is_success() { Ok(entry.dw0) } else { Err(IoError::Status { status, lba }) };
-        Some(Completion {
-            user_data: slot.user_data,
-            result,
-            buffer: std::mem::take(&mut slot.buffer),
-            latency_ns: now.since(slot.rung_at),
-        })
+        let buffer = self.slots.take_buffer(index);
+        Some(Completion { user_data, result, buffer, latency_ns: times.now.since(times.rung_at) })
     }
 
     fn release_slot(&mut self, index: SlotIndex) {
-        let slot = &mut self.slots[index.index()];
-        self.lists.release(slot.slot_use.chain());
-        slot.slot_use = SlotUse::free(self.layout.next(slot.slot_use.cid()));
+        let chain = std::mem::replace(&mut self.slots.detail(index).chain, NO_PAGE);
+        self.lists.release(chain);
+        let slot = self.slots.at(index);
+        slot.slot_use = self.layout.free_after(slot.slot_use.cid());
         self.ids.release(index);
     }
 
@@ -181,10 +205,14 @@ impl QueuePair {
     /// device: one that was cancelled, or any if the controller has failed.
     #[cold]
     #[inline(never)]
-    fn next_without_entry(&mut self, now: Nanos) -> Option<Completion> {
-        if let Some(completion) = self.splits.take_over(now) {
+    pub(super) fn next_without_entry(&mut self) -> Option<Completion> {
+        let now = self.clock.now();
+        if let Some(completion) = self.splits.take_over(self.reading()) {
             self.counters.failed.add(1);
             return Some(completion);
+        }
+        if std::mem::take(&mut self.heard) {
+            self.checked_at = now;
         }
         if self.shared.is_running() && now.since(self.checked_at) > SILENCE_NS_MAX {
             self.checked_at = now;
@@ -195,7 +223,11 @@ impl QueuePair {
         }
         self.continue_splits();
         self.flush_plug();
-        if self.shared.is_running() { None } else { self.next_failed() }
+        if self.shared.is_running() {
+            return None;
+        }
+        self.refuse_all();
+        self.next_failed()
     }
 
     /// Answers an outstanding request of a controller that will not. Its memory is parked: nobody knows
@@ -208,19 +240,9 @@ impl QueuePair {
     }
 }
 
-/// Rings both doorbells when a poll ends, also when it ends by a panic of the callback.
-struct RingAtEnd<'a> {
-    plug: Plug<'a>,
-    /// Requests that ended well and are not yet counted.
-    completed: usize,
-}
-
-impl Drop for RingAtEnd<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        let queue = self.plug.queue();
-        queue.counters.completed.add(self.completed as u64);
-        queue.cq.ring(&queue.counters);
-        queue.end_forgotten_plug();
-    }
+/// From when to when a command took.
+#[derive(Clone, Copy)]
+struct Times {
+    rung_at: Nanos,
+    now: Nanos,
 }

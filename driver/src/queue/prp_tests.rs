@@ -131,7 +131,7 @@ fn lists_around_one_and_two_pages_are_chained_and_given_back() {
         {
             for (offset, slot) in [(0, 0_u16), (512, 3)] {
                 let bytes = (entries + 1) * page - offset;
-                let pointer = lists.describe(SlotIndex(slot), one(BASE + offset, bytes));
+                let pointer = lists.describe(SlotIndex(u32::from(slot)), one(BASE + offset, bytes));
                 let runs = walk(&lists, &view, pointer, bytes, page);
                 assert_eq!(runs.len() as u64, entries + 1);
                 assert_eq!(runs, expected(BASE + offset, bytes, page));
@@ -149,7 +149,7 @@ fn the_promise_of_bytes_max_is_kept_to_the_byte() {
     let mut held = Vec::new();
     for (slot, offset) in [0_u64, 4092, 0].into_iter().enumerate() {
         let bytes = lists.bytes_max(Iova(BASE + offset)).min(3 << 20);
-        let slot = SlotIndex(u16::try_from(slot).expect("small"));
+        let slot = SlotIndex(u32::try_from(slot).expect("small"));
         let pointer = lists.describe(slot, one(BASE + offset, bytes));
         assert_eq!(walk(&lists, &view, pointer, bytes, 4096), expected(BASE + offset, bytes, 4096));
         held.push(pointer.chain);
@@ -166,7 +166,7 @@ fn pieces(parts: &[(usize, usize)]) -> Buffer {
     let range = |&(offset, bytes): &(usize, usize)| {
         BufferRange::new(pool.take().expect("one each"), offset, bytes).expect("within two pages")
     };
-    Buffer::Pieces(parts.iter().map(range).collect())
+    parts.iter().map(range).collect::<Vec<_>>().into()
 }
 
 #[test]

@@ -8,14 +8,15 @@ use doorbell_hugepages::DmaBuf;
 use doorbell_spec::Lba;
 
 use super::check::Limits;
-use super::prp::{DataPointer, NO_PAGE, POISON};
+use super::prp::POISON;
 use crate::namespace::Geometry;
 
 /// A command without a list.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Quick {
     pub(super) blocks: u64,
-    pub(super) pointer: DataPointer,
+    pub(super) prp1: u64,
+    pub(super) prp2: u64,
 }
 
 impl Quick {
@@ -23,27 +24,23 @@ impl Quick {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a part of the submission, which is inlined too")]
     pub(super) fn of(namespace: &Geometry, lba: Lba, buffer: &DmaBuf, limits: &Limits) -> Option<Self> {
-        let (start, bytes) = (buffer.iova().0, buffer.len() as u64);
-        let blocks = bytes >> namespace.block_shift;
-        // Everything that must be 0 at once: another controller, an optimal boundary, metadata, an address
-        // that is not aligned, part of a block.
-        let odd = u64::from(namespace.controller.0 ^ limits.controller.0)
-            | u64::from(namespace.boundary)
-            | u64::from(namespace.metadata_bytes)
-            | start & 3
-            | bytes ^ blocks << namespace.block_shift;
-        let page_mask = limits.page_bytes - 1;
+        let block_shift = namespace.key.plain_shift(limits.controller)?;
+        let start = buffer.iova_in(limits.space)?.0;
+        let blocks = buffer.blocks(block_shift)?;
+        let bytes = buffer.len() as u64;
         // The end relative to the first page. Within two pages it is far below 65,536 blocks.
-        let end = (start & page_mask) + bytes;
-        if odd != 0
-            || end > limits.quick_end
-            || buffer.space() != limits.space
-            || !namespace.contains(lba, blocks)
-        {
+        let end = (start & limits.page_mask) + bytes;
+        // A whole buffer starts at a multiple of 4 bytes.
+        if !namespace.contains_few(lba, blocks) {
             return None;
         }
-        let second = (start & !page_mask) + limits.page_bytes;
-        let prp2 = if end > limits.page_bytes { second } else { POISON };
-        Some(Self { blocks, pointer: DataPointer { prp1: start, prp2, chain: NO_PAGE } })
+        let prp2 = if end <= limits.quick_page { POISON } else { second_page(start, end, limits)? };
+        Some(Self { blocks, prp1: start, prp2 })
     }
+}
+
+/// The second page of a request that does not end in its first one, unless it does not end there either.
+#[inline(never)]
+fn second_page(start: u64, end: u64, limits: &Limits) -> Option<u64> {
+    (end <= 2 * limits.quick_page).then_some((start | limits.page_mask) + 1)
 }

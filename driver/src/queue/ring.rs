@@ -19,14 +19,21 @@ pub(crate) struct SubmissionRing {
     cursor: SubmissionCursor,
     doorbell: QueueDoorbell,
     entries: u32,
+    /// The queue's number, in its place within DW2 of a completion.
+    number: u32,
+    /// The tail that the device knows, as an index and as a place in the ring.
     rung: u32,
+    rung_address: usize,
 }
 
 impl SubmissionRing {
-    /// An empty ring of `entries` (2 to 65,536) entries in `memory`.
-    pub(crate) fn new(memory: SharedMemory, entries: u32, doorbell: QueueDoorbell) -> Self {
+    /// An empty ring of `entries` (2 to 65,536) entries in `memory`, of the queue `id`.
+    pub(crate) fn new(id: QueueId, memory: SharedMemory, entries: u32, doorbell: QueueDoorbell) -> Self {
         debug_assert!((2..=65_536).contains(&entries));
-        Self { cursor: SubmissionCursor::new(memory, entries), doorbell, entries, rung: 0 }
+        let cursor = SubmissionCursor::new(memory, entries);
+        let rung_address = cursor.address();
+        let number = u32::from(id.0) << 16;
+        Self { cursor, doorbell, entries, number, rung: 0, rung_address }
     }
 
     /// Writes an entry at the tail. Does not ring, and does not look for room: the command's slot is it.
@@ -35,28 +42,39 @@ impl SubmissionRing {
         self.cursor.write(entry);
     }
 
+    /// Whether something was posted that the device does not know of.
+    #[inline]
+    pub(crate) fn has_unrung(&self) -> bool {
+        self.cursor.address() != self.rung_address
+    }
+
+    /// How many entries were posted that the device does not know of.
+    pub(crate) fn unrung(&self) -> u32 {
+        let tail = self.cursor.index();
+        if tail >= self.rung { tail - self.rung } else { tail + self.entries - self.rung }
+    }
+
     /// Tells the device about everything posted. Does nothing if it knows already.
     #[inline]
     pub(crate) fn ring(&mut self, counters: &Counters) {
-        if self.doorbell.has_shadow() {
-            return self.ring_shadow(counters);
+        if !self.has_unrung() {
+            return;
         }
         let tail = self.cursor.index();
-        if self.rung != tail {
+        if self.doorbell.has_shadow() {
+            self.ring_shadow(tail, counters);
+        } else {
             self.doorbell.ring(tail);
-            self.rung = tail;
             counters.submission_doorbells.add(1);
         }
+        self.rung = tail;
+        self.rung_address = self.cursor.address();
     }
 
     #[inline(never)]
-    fn ring_shadow(&mut self, counters: &Counters) {
-        let tail = self.cursor.index();
-        if self.rung != tail {
-            let told = self.doorbell.ring_shadow(self.rung, tail);
-            self.rung = tail;
-            told.count(&counters.submission_doorbells, &counters.submission_doorbells_saved);
-        }
+    fn ring_shadow(&mut self, tail: u32, counters: &Counters) {
+        let told = self.doorbell.ring_shadow(self.rung, tail);
+        told.count(&counters.submission_doorbells, &counters.submission_doorbells_saved);
     }
 
     /// Tells the device by its register what it was last told by the doorbell's shadow alone.
@@ -79,12 +97,11 @@ impl SubmissionRing {
         self.cursor.memory().keeper()
     }
 
-    /// Whether an entry can be true in what it says of this queue: its number, and a head within the ring.
+    /// Whether DW2 of a completion, its submission queue and head, is one that this queue can have.
     #[inline]
-    pub(crate) fn is_from(&self, id: QueueId, entry: &CompletionEntry) -> bool {
+    pub(crate) fn is_from(&self, dw2: u32) -> bool {
         // Both fields in one comparison: another number makes the difference larger than any ring.
-        let says = u32::from(entry.sq_id) << 16 | u32::from(entry.sq_head);
-        says ^ (u32::from(id.0) << 16) < self.entries
+        dw2 ^ self.number < self.entries
     }
 }
 
@@ -109,8 +126,13 @@ impl CompletionRing {
         self.cursor.is_ready()
     }
 
-    /// Takes the next entry if the device has written one. Does not tell the device.
+    /// The next entry, to be looked at and taken piece by piece.
     #[inline]
+    pub(crate) fn next(&mut self) -> &mut CompletionCursor {
+        &mut self.cursor
+    }
+
+    /// Takes the next entry if the device has written one. Does not tell the device.
     pub(crate) fn pop(&mut self) -> Option<CompletionEntry> {
         self.cursor.take()
     }
@@ -183,21 +205,20 @@ mod tests {
     fn the_tail_wraps_at_the_real_size_and_is_rung_once() {
         for entries in [2_u32, 3, 128, 65_536] {
             let (memory, cells) = parts(entries as usize * 64);
-            let mut ring = SubmissionRing::new(memory, entries, doorbell(&cells));
-            ring.ring(&Counters::default());
-            assert_eq!(cells[0].load(Ordering::Acquire), u32::MAX, "nothing was posted");
+            let mut ring = SubmissionRing::new(QueueId(3), memory, entries, doorbell(&cells));
+            assert!(!ring.has_unrung());
             for posted in 1..=2 * entries + 1 {
                 ring.post(&SubmissionEntry::default());
+                assert!(ring.has_unrung() && ring.unrung() == 1);
                 ring.ring(&Counters::default());
+                assert!(!ring.has_unrung() && ring.unrung() == 0);
                 assert_eq!(cells[0].load(Ordering::Acquire), posted % entries);
             }
-            let entry = |sq_id, sq_head| CompletionEntry { sq_id, sq_head, ..CompletionEntry::default() };
+            let dw2 = |sq_id: u16, sq_head: u16| u32::from(sq_id) << 16 | u32::from(sq_head);
             let last = u16::try_from(entries - 1).expect("16 bits");
-            assert!(ring.is_from(QueueId(3), &entry(3, last)));
-            assert!(
-                !ring.is_from(QueueId(3), &entry(2, 0)) && !ring.is_from(QueueId(3), &entry(u16::MAX, 0))
-            );
-            assert_eq!(ring.is_from(QueueId(3), &entry(3, u16::MAX)), entries == 65_536);
+            assert!(ring.is_from(dw2(3, last)));
+            assert!(!ring.is_from(dw2(2, 0)) && !ring.is_from(dw2(u16::MAX, 0)));
+            assert_eq!(ring.is_from(dw2(3, u16::MAX)), entries == 65_536);
         }
     }
 

@@ -1,6 +1,9 @@
 //! Counters of a queue pair: written by the thread that owns it, read by any.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::latency::{LatencyCounts, LatencyHistogram};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
@@ -8,6 +11,7 @@ macro_rules! counters {
         #[derive(Debug, Default)]
         pub(crate) struct Counters {
             $(pub(crate) $name: Counter,)+
+            pub(super) latencies: LatencyCounts,
         }
 
         /// Counters of a queue pair at one moment. They are read one by one, not as a whole.
@@ -18,6 +22,10 @@ macro_rules! counters {
         }
 
         impl Counters {
+            pub(super) fn new(latencies: LatencyCounts) -> Self {
+                Self { latencies, ..Self::default() }
+            }
+
             /// What they are now.
             pub(crate) fn snapshot(&self) -> QueueStats {
                 QueueStats { $($name: self.$name.read(),)+ }
@@ -60,5 +68,32 @@ impl Counter {
 
     pub(crate) fn read(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Looks at the statistics of a queue pair from anywhere, without stopping the thread that owns it.
+///
+/// Outlives the queue pair: it then shows what there was at the end.
+#[derive(Clone, Debug)]
+pub struct QueueMonitor {
+    counters: Arc<Counters>,
+}
+
+impl QueueMonitor {
+    pub(super) fn new(counters: Arc<Counters>) -> Self {
+        Self { counters }
+    }
+
+    /// The counters now.
+    #[must_use]
+    pub fn stats(&self) -> QueueStats {
+        self.counters.snapshot()
+    }
+
+    /// The latencies so far. Empty if the queue pair was made with
+    /// [`Statistics::Off`](super::Statistics::Off).
+    #[must_use]
+    pub fn latencies(&self) -> LatencyHistogram {
+        self.counters.latencies.snapshot()
     }
 }

@@ -1,19 +1,21 @@
 //! From a request to an entry in the submission queue.
 
+use std::mem::ManuallyDrop;
+
 use doorbell_hugepages::DmaBuf;
 use doorbell_spec::command::{FORCE_UNIT_ACCESS, NvmOpcode};
-use doorbell_spec::{Blocks, Cid, Lba, Nanos, SubmissionEntry};
+use doorbell_spec::{Blocks, Cid, Lba, Nsid, SubmissionEntry};
 
+use super::batch::BatchNumber;
 use super::check::{Remainder, check, command_blocks};
 use super::ids::SlotIndex;
 use super::pair::{QueueNumber, QueuePair};
 use super::prp::DataPointer;
 use super::quick::Quick;
-use super::slot::{Owner, SlotUse};
+use super::slot::{NEVER, Owner, SlotUse};
 use super::split::Stopped;
 use crate::buffer::Buffer;
 use crate::error::SubmitError;
-use crate::namespace::Geometry;
 use crate::request::{Durability, Operation, Request, RequestOptions};
 
 /// A request that was not accepted, and why.
@@ -29,14 +31,15 @@ pub struct Rejected {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestHandle {
     place: Place,
-    serial: u32,
     queue: QueueNumber,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    Slot(SlotIndex),
-    Split(u16),
+    /// One command, by the [`SlotUse::identity`] of its slot.
+    Slot { index: SlotIndex, identity: u64 },
+    /// Several commands.
+    Split { index: u16, serial: u32 },
 }
 
 /// What a cancellation did.
@@ -60,7 +63,6 @@ impl QueuePair {
     /// # Errors
     /// The reason, and the request with its buffer: nothing was submitted.
     #[inline]
-    #[expect(clippy::result_large_err, reason = "the request goes back to its caller as it came")]
     pub fn submit(&mut self, request: Request) -> Result<RequestHandle, Rejected> {
         let outcome = self.post(request);
         self.flush_plug();
@@ -75,19 +77,26 @@ impl QueuePair {
             return Cancelled::Ended;
         }
         match handle.place {
-            Place::Split(index) => match self.splits.cancel(index, handle.serial) {
-                Some(Stopped::Rest) => {
-                    // It may be over by this alone: the next poll looks, even if it finds no completion.
-                    self.empty_polls = u32::MAX;
-                    Cancelled::Rest
+            Place::Split { index, serial } => {
+                let stopped = self.splits.cancel(index, serial);
+                self.expect_what_is_usual();
+                match stopped {
+                    Some(Stopped::Rest) => {
+                        // It may be over by this alone: the next poll looks, even if it finds no completion.
+                        self.empty_polls = u32::MAX;
+                        Cancelled::Rest
+                    }
+                    Some(Stopped::Nothing) => Cancelled::UnderWay,
+                    None => Cancelled::Ended,
                 }
-                Some(Stopped::Nothing) => Cancelled::UnderWay,
-                None => Cancelled::Ended,
-            },
-            Place::Slot(slot) => match self.slots.get(slot.index()) {
-                Some(it) if it.owner() == Owner::Request && it.serial == handle.serial => Cancelled::UnderWay,
-                _ => Cancelled::Ended,
-            },
+            }
+            Place::Slot { index, identity } => {
+                let used = self.slots.get(index).map(|slot| slot.slot_use);
+                match used.filter(|used| used.identity() == identity).map(SlotUse::owner) {
+                    Some(Owner::Plain | Owner::Request) => Cancelled::UnderWay,
+                    _ => Cancelled::Ended,
+                }
+            }
         }
     }
 
@@ -97,69 +106,42 @@ impl QueuePair {
     /// made where it is submitted stays in registers.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "see above")]
-    #[expect(clippy::result_large_err, reason = "the request goes back to its caller as it came")]
     pub(super) fn post(&mut self, request: Request) -> Result<RequestHandle, Rejected> {
         let Request { operation, namespace, lba, blocks, buffer, user_data, options } = request;
-        if let Buffer::Whole(whole) = &buffer
-            && let Some((slot, quick)) = self.quick_slot(operation, &namespace, lba, whole)
-        {
-            let command = Command { operation, namespace: &namespace, options, lba, blocks: quick.blocks };
-            self.keep(slot, user_data, buffer);
-            return Ok(self.post_command(slot, &command, quick.pointer));
-        }
+        let buffer = match buffer {
+            Buffer::Whole(whole) if matches!(operation, Operation::Read | Operation::Write) => {
+                if let Some(quick) = Quick::of(&namespace, lba, &whole, &self.limits)
+                    && let Some(index) = self.acquire_slot()
+                {
+                    let command =
+                        Command { operation, nsid: namespace.nsid(), options, lba, blocks: quick.blocks };
+                    return Ok(self.post_plain(index, &command, quick, Keep { user_data, whole }));
+                }
+                Buffer::Whole(whole)
+            }
+            other => other,
+        };
         self.post_any(Request { operation, namespace, lba, blocks, buffer, user_data, options })
     }
 
-    /// A slot for a request that may go the short way, and how it goes.
+    /// Keeps what belongs to a plain request until its end, and writes its entry.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the operation is a constant where it is called")]
-    fn quick_slot(
-        &mut self,
-        operation: Operation,
-        namespace: &Geometry,
-        lba: Lba,
-        buffer: &DmaBuf,
-    ) -> Option<(SlotIndex, Quick)> {
-        if !matches!(operation, Operation::Read | Operation::Write) || !self.shared.is_running() {
-            return None;
-        }
-        let quick = Quick::of(namespace, lba, buffer, &self.limits)?;
-        Some((self.acquire_slot()?, quick))
-    }
-
-    /// Keeps what belongs to a request until its end.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "the buffer is moved once")]
-    fn keep(&mut self, slot: SlotIndex, user_data: u64, buffer: Buffer) {
-        let it = &mut self.slots[slot.index()];
-        it.user_data = user_data;
-        let old = std::mem::replace(&mut it.buffer, buffer);
-        debug_assert!(matches!(old, Buffer::None), "the buffer of a free slot would be lost");
-        // What a free slot holds is `Buffer::None`: there is nothing to drop, and no need to look.
-        std::mem::forget(old);
-    }
-
-    /// Writes the entry of a request that is one command.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "the operation is a constant where it is called")]
-    fn post_command(
-        &mut self,
-        slot: SlotIndex,
-        command: &Command<'_>,
-        pointer: DataPointer,
-    ) -> RequestHandle {
-        self.serial = self.serial.wrapping_add(1);
-        let it = &mut self.slots[slot.index()];
-        let cid = it.slot_use.cid();
-        it.slot_use = SlotUse::request(cid, pointer.chain);
-        self.write_entry(slot, cid, command, pointer);
-        RequestHandle { place: Place::Slot(slot), serial: self.serial, queue: self.number }
+    fn post_plain(&mut self, index: SlotIndex, command: &Command, quick: Quick, keep: Keep) -> RequestHandle {
+        let slot = self.slots.at(index);
+        let cid = slot.slot_use.cid();
+        slot.slot_use = SlotUse::plain(cid, self.batches.current());
+        slot.user_data = keep.user_data;
+        slot.lba = command.lba;
+        slot.whole = ManuallyDrop::new(Some(keep.whole));
+        let identity = slot.slot_use.identity();
+        self.write_entry(cid, command, [quick.prp1, quick.prp2]);
+        RequestHandle { place: Place::Slot { index, identity }, queue: self.number }
     }
 
     /// The same for every request, and the reasons of those that are refused.
     #[cold]
     #[inline(never)]
-    #[expect(clippy::result_large_err, reason = "the request goes back to its caller as it came")]
     fn post_any(&mut self, request: Request) -> Result<RequestHandle, Rejected> {
         match self.check_and_post(request) {
             Err(rejected) => {
@@ -171,7 +153,6 @@ impl QueuePair {
         }
     }
 
-    #[expect(clippy::result_large_err, reason = "the request goes back to its caller as it came")]
     fn check_and_post(&mut self, request: Request) -> Result<RequestHandle, Rejected> {
         if !self.shared.is_running() {
             return Err(Rejected { error: SubmitError::ControllerFailed, request });
@@ -191,37 +172,50 @@ impl QueuePair {
         let pointer = describe(&mut self.lists, slot, &all, blocks);
         let command = Command {
             operation: request.operation,
-            namespace: &request.namespace,
+            nsid: request.namespace.nsid(),
             options: request.options,
             lba: request.lba,
             blocks: if request.operation == Operation::Deallocate { request.blocks.0.into() } else { blocks },
         };
-        let handle = self.post_command(slot, &command, pointer);
-        self.keep(slot, request.user_data, request.buffer);
-        self.posted_bytes(blocks << request.namespace.block_shift);
-        Ok(handle)
+        let it = self.slots.at(slot);
+        let cid = it.slot_use.cid();
+        it.slot_use = SlotUse::request(cid, self.batches.current());
+        it.user_data = request.user_data;
+        it.lba = request.lba;
+        let identity = it.slot_use.identity();
+        let detail = self.slots.detail(slot);
+        (detail.buffer, detail.chain) = (request.buffer, pointer.chain);
+        self.write_entry(cid, &command, [pointer.prp1, pointer.prp2]);
+        self.posted_bytes(blocks << request.namespace.block_shift());
+        Ok(RequestHandle { place: Place::Slot { index: slot, identity }, queue: self.number })
     }
 
     /// Takes a request in that needs several commands, and submits as many as there is room for.
-    #[expect(clippy::result_large_err, reason = "the request goes back to its caller as it came")]
     fn post_split(&mut self, request: Request, blocks: u64) -> Result<RequestHandle, Rejected> {
-        if self.ids.available() + self.batch.len() == 0 || self.splits.next_waiting().is_some() {
+        if self.available() == 0 || self.splits.next_waiting().is_some() {
             return Err(Rejected { error: SubmitError::QueueFull, request });
         }
         let serial = self.serial;
         match self.splits.insert(request, blocks, serial) {
             Ok(index) => {
                 self.continue_splits();
-                Ok(RequestHandle { place: Place::Split(index), serial, queue: self.number })
+                Ok(RequestHandle { place: Place::Split { index, serial }, queue: self.number })
             }
             Err(request) => Err(Rejected { error: SubmitError::QueueFull, request }),
         }
     }
 
     /// Submits further parts of split requests, in order, while slots are free.
-    #[inline]
     pub(super) fn continue_splits(&mut self) {
         while self.splits.is_waiting() && self.post_part() {}
+        self.expect_what_is_usual();
+    }
+
+    /// Lets no completion go the short way while parts wait for the slot that it frees.
+    fn expect_what_is_usual(&mut self) {
+        let batch = BatchNumber::within(self.cq.next().expected());
+        let never = if self.splits.is_waiting() { NEVER } else { 0 };
+        self.cq.next().expect(batch.bits() | never);
     }
 
     /// Submits one more part of the split request at the front. False if no slot is free.
@@ -235,54 +229,67 @@ impl QueuePair {
         let blocks = command_blocks(&rest, &self.limits, &self.lists);
         let pointer = describe(&mut self.lists, slot, &rest, blocks);
         let lba = Lba(rest.lba.0 + rest.done);
-        let namespace = *rest.namespace;
-        let command = Command { operation: rest.operation, namespace: &namespace, options, lba, blocks };
-        let it = &mut self.slots[slot.index()];
+        let (operation, namespace) = (rest.operation, *rest.namespace);
+        let command = Command { operation, nsid: namespace.nsid(), options, lba, blocks };
+        let it = self.slots.at(slot);
         let cid = it.slot_use.cid();
-        it.slot_use = SlotUse::part(cid, index, pointer.chain);
-        self.write_entry(slot, cid, &command, pointer);
+        it.slot_use = SlotUse::part(cid, self.batches.current());
+        it.lba = lba;
+        let detail = self.slots.detail(slot);
+        (detail.split, detail.chain) = (index, pointer.chain);
+        self.write_entry(cid, &command, [pointer.prp1, pointer.prp2]);
         self.splits.submitted(index, blocks);
-        self.posted_bytes(blocks << namespace.block_shift);
+        self.posted_bytes(blocks << namespace.block_shift());
         true
     }
 
-    #[inline]
-    fn acquire_slot(&mut self) -> Option<SlotIndex> {
-        self.batch.take().or_else(|| self.ids.acquire())
+    /// Slots that a request could have.
+    pub(super) fn available(&self) -> u32 {
+        self.ids.available() + self.reserve.len() + self.vacated.len()
     }
 
-    /// Writes the entry of a command into the ring, and into its slot what its end will need.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the usual slot is the one that was just vacated")]
+    fn acquire_slot(&mut self) -> Option<SlotIndex> {
+        if let Some(vacated) = self.vacated.take() {
+            return Some(vacated);
+        }
+        self.reserve.take().or_else(|| self.ids.acquire())
+    }
+
+    /// Writes the entry of a command into the ring.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "most fields of the entry are constants where it is called")]
-    fn write_entry(&mut self, slot: SlotIndex, cid: Cid, command: &Command<'_>, pointer: DataPointer) {
+    fn write_entry(&mut self, cid: Cid, command: &Command, prps: [u64; 2]) {
         let mut entry = command.entry();
         entry.cid = cid.0;
-        entry.prp1 = pointer.prp1;
-        entry.prp2 = pointer.prp2;
+        [entry.prp1, entry.prp2] = prps;
         self.sq.post(&entry);
-        let it = &mut self.slots[slot.index()];
-        it.lba = command.lba;
-        it.rung_at = Nanos(0);
-        it.serial = self.serial;
-        self.posted(slot);
+        self.posted();
     }
 }
 
+/// What a plain request leaves in its slot.
+struct Keep {
+    user_data: u64,
+    whole: DmaBuf,
+}
+
 /// One command, before it has an identifier and memory.
-struct Command<'a> {
+struct Command {
     operation: Operation,
-    namespace: &'a Geometry,
+    nsid: Nsid,
     options: RequestOptions,
     lba: Lba,
     /// Blocks, or for a deallocation the number of ranges.
     blocks: u64,
 }
 
-impl Command<'_> {
+impl Command {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the operation is a constant where it is called")]
     fn entry(&self) -> SubmissionEntry {
-        let nsid = self.namespace.nsid;
+        let nsid = self.nsid;
         let opcode = match self.operation {
             Operation::Read => NvmOpcode::Read,
             Operation::Write => NvmOpcode::Write,

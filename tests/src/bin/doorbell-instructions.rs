@@ -16,6 +16,9 @@ use doorbell_emulator::{Emulator, EmulatorConfig};
 /// Requests per doorbell, as in the published comparisons.
 const BATCH: usize = 32;
 
+/// What is left of a random number after this shift is below 2^20, and so within the namespace.
+const LBA_SHIFT: u32 = 44;
+
 /// One queue, its device, and buffers for all of its depth.
 struct Rig {
     device: Arc<Emulator>,
@@ -36,18 +39,11 @@ fn main() -> Result<()> {
 fn run_reads(depth: usize, count: u64) -> Result<()> {
     let mut rig = Rig::new(depth)?;
     let batch = depth.min(BATCH);
-    let mut lbas = vec![Lba(0); batch];
-    let mut state = 1_u64;
-    rig.fill(&lbas)?;
+    rig.fill()?;
     let mut done = 0;
     while done < count {
-        for lba in &mut lbas {
-            // Knuth's linear congruential generator: the offsets only have to be spread.
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            *lba = Lba((state >> 20) % (rig.namespace.blocks() - 8));
-        }
         rig.device.step(batch);
-        done += counted_turn(&mut rig.queue, &rig.namespace, &lbas) as u64;
+        done += counted_turn(&mut rig.queue, &rig.namespace, batch) as u64;
     }
     Ok(())
 }
@@ -60,17 +56,23 @@ fn poll_empty(count: u64) -> Result<()> {
     Ok(())
 }
 
-/// Reaps one read for each block address, and submits another with its buffer, with one doorbell for all:
-/// the closed loop of a thread that keeps its queue full.
+/// Reaps a batch of reads, and submits another for each with its buffer, with one doorbell for all: the
+/// closed loop of a thread that keeps its queue full.
+///
+/// The caller's number is where the buffer was read from: the next place is drawn from it in four
+/// instructions (a linear congruential generator, multiplier from Knuth's MMIX), which are counted too.
 #[inline(never)]
-fn counted_turn(queue: &mut QueuePair, namespace: &Namespace, lbas: &[Lba]) -> usize {
-    let mut next = lbas.iter();
-    queue.poll(lbas.len(), |plug, completion| {
-        let (Ok(_), Buffer::Whole(buffer)) = (completion.result, completion.buffer) else { return };
-        let Some(lba) = next.next() else { return };
-        let request = Request::read(namespace, *lba, buffer).user_data(completion.user_data);
+fn counted_turn(queue: &mut QueuePair, namespace: &Namespace, batch: usize) -> usize {
+    let mut failed = 0;
+    let reaped = queue.poll(batch, |plug, completion| {
+        failed += u32::from(completion.result.is_err());
+        let Buffer::Whole(buffer) = completion.buffer else { return };
+        let draw = completion.user_data.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let request = Request::read(namespace, Lba(draw >> LBA_SHIFT), buffer).user_data(draw);
         assert!(plug.submit(request).is_ok(), "a read was refused");
-    })
+    });
+    assert_eq!(failed, 0, "a read failed");
+    reaped
 }
 
 /// Polls a queue that has nothing.
@@ -92,10 +94,11 @@ impl Rig {
     }
 
     /// Has as many reads outstanding as there are buffers.
-    fn fill(&mut self, lbas: &[Lba]) -> Result<()> {
-        for lba in lbas.iter().cycle() {
-            let Some(buffer) = self.pool.take() else { break };
-            let request = Request::read(&self.namespace, *lba, buffer);
+    fn fill(&mut self) -> Result<()> {
+        let mut number = 0;
+        while let Some(buffer) = self.pool.take() {
+            number += 1;
+            let request = Request::read(&self.namespace, Lba(0), buffer).user_data(number);
             self.queue.submit(request).map_err(|refused| refused.error)?;
         }
         Ok(())

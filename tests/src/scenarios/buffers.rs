@@ -35,7 +35,7 @@ fn the_same_buffer_comes_back(place: &mut Place) -> Result<()> {
         let back = rig.succeed(Request::read(&rig.namespace, Lba(0), buffer))?;
         ensure!(back.bytes() == bytes, "{} bytes instead of {bytes}", back.bytes());
         let block = match back {
-            Buffer::Pieces(mut pieces) => pieces.pop().context("one piece")?.into_buffer(),
+            Buffer::Pieces(pieces) => pieces.into_vec().pop().context("one piece")?.into_buffer(),
             other => other.into_dma_buf().context("a buffer")?,
         };
         ensure!(block.iova() == iova, "another buffer came back");
@@ -146,7 +146,7 @@ fn transfer(rig: &mut Rig, parts: &[(usize, usize)]) -> Result<()> {
     let back = rig.succeed(Request::read(&rig.namespace, Lba(5), to))?;
     let Buffer::Pieces(back) = back else { anyhow::bail!("pieces did not come back as pieces") };
     let mut at = 0;
-    for (piece, &(offset, bytes)) in back.into_iter().zip(parts) {
+    for (piece, &(offset, bytes)) in back.into_vec().into_iter().zip(parts) {
         let buffer = piece.into_buffer();
         let found = &buffer.as_slice()[offset..offset + bytes];
         ensure!(found == &content[at..at + bytes], "the piece of {bytes} bytes at {offset}");
