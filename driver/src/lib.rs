@@ -49,6 +49,7 @@ mod completion;
 mod controller;
 mod error;
 mod group;
+mod ids;
 mod namespace;
 pub mod pci;
 mod queue;
@@ -64,6 +65,7 @@ pub use controller::{
 };
 pub use error::{ControllerError, SubmitError};
 pub use group::{GroupPlug, Member, PollGroup};
+pub use ids::{FairShare, IdLane, IdToken, SharedIds, SharedIdsError};
 pub use namespace::{AtomicUnits, ControllerId, Namespace, NamespaceError};
 pub use queue::{
     Cancelled, ClassWeights, Generations, LatencyBucket, LatencyHistogram, Plug, QueueConfig, QueueMonitor,
