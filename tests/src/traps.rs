@@ -92,6 +92,15 @@ const COMPLETIONS_AND_COMMAND_IDS: &[Row] = &[
         &["closing::a_callback_that_submits_again_does_not_keep_a_failed_queue_alive"],
     ),
     (
+        "an entry that another thread writes, phase last or phase first, is never half-read",
+        &[
+            "driver/src/queue/entry.rs::an_entry_is_never_half_read",
+            "driver/src/queue/entry.rs::who_sees_the_phase_sees_the_data",
+            "driver/src/queue/entry.rs::a_phase_that_was_written_first_ends_the_right_command_once",
+            "driver/src/queue/entry.rs::a_load_without_acquire_would_be_noticed",
+        ],
+    ),
+    (
         "an error at submission is the only outcome",
         &[
             "refusals::a_request_that_is_refused_has_no_completion",

@@ -13,6 +13,8 @@ mod batch;
 mod check;
 mod config;
 mod doorbell;
+#[cfg(test)]
+mod entry;
 mod ids;
 mod latency;
 mod memory;
