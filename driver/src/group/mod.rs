@@ -20,9 +20,8 @@ use crate::queue::QueuePair;
 
 use marks::Marks;
 pub use plug::GroupPlug;
-use plug::{Others, Posted};
+use plug::{Ledger, Others};
 pub use roster::Member;
-use roster::Roster;
 use watch::Watch;
 
 /// Queue pairs that one thread polls together, fairly: its own one on every SSD, say.
@@ -89,10 +88,9 @@ use watch::Watch;
 pub struct PollGroup {
     /// By position. Declared before the controllers' watch: queue pairs go first.
     seats: Vec<Seat>,
-    roster: Roster,
+    ledger: Ledger,
     /// Members that have something, or are owed a look, and have not yet had their turn.
     due: Marks,
-    posted: Posted,
     /// The position from which on the next turn is given.
     next: usize,
     watch: Watch,
@@ -111,9 +109,8 @@ impl PollGroup {
     pub fn new() -> Self {
         Self {
             seats: Vec::new(),
-            roster: Roster::default(),
+            ledger: Ledger::default(),
             due: Marks::default(),
-            posted: Posted::default(),
             next: 0,
             watch: Watch::new(),
         }
@@ -122,23 +119,23 @@ impl PollGroup {
     /// Takes a queue pair in, with whatever it has outstanding. Allocates.
     pub fn add(&mut self, queue: QueuePair) -> Member {
         self.watch.add(&queue.shared);
-        let member = self.roster.add(self.seats.len());
+        let member = self.ledger.roster.add(self.seats.len());
         self.seats.push(Seat { member, queue });
         self.due.make_room(self.seats.len());
-        self.posted.marks.make_room(self.seats.len());
+        self.ledger.posted.marks.make_room(self.seats.len());
         member
     }
 
     /// Gives a queue pair back as it is, with whatever it has outstanding. `None` if there is no such
     /// member. Does not change the other members' keys.
     pub fn remove(&mut self, member: Member) -> Option<QueuePair> {
-        let position = self.roster.remove(member)?;
+        let position = self.ledger.roster.remove(member)?;
         let last = self.seats.len() - 1;
         self.due.swap_remove(position, last);
-        self.posted.marks.swap_remove(position, last);
+        self.ledger.posted.marks.swap_remove(position, last);
         let Seat { queue, .. } = self.seats.swap_remove(position);
         if let Some(moved) = self.seats.get(position) {
-            self.roster.moved(moved.member, position);
+            self.ledger.roster.moved(moved.member, position);
         }
         self.watch.remove(queue.shared.id);
         Some(queue)
@@ -147,13 +144,13 @@ impl PollGroup {
     /// A member's queue pair, to look at.
     #[must_use]
     pub fn queue(&self, member: Member) -> Option<&QueuePair> {
-        Some(&self.seats.get(self.roster.position(member)?)?.queue)
+        Some(&self.seats.get(self.ledger.roster.position(member)?)?.queue)
     }
 
     /// A member's queue pair, for everything that a queue pair can do.
     #[must_use]
     pub fn queue_mut(&mut self, member: Member) -> Option<&mut QueuePair> {
-        Some(&mut self.seats.get_mut(self.roster.position(member)?)?.queue)
+        Some(&mut self.seats.get_mut(self.ledger.roster.position(member)?)?.queue)
     }
 
     /// Which controller a member's queue pair belongs to.
@@ -191,14 +188,14 @@ impl PollGroup {
     /// not used go back at the end. A number that turns out wrong costs a little speed and nothing else.
     #[inline]
     pub fn plug(&mut self, expected: u32) -> GroupPlug<'_> {
-        let Self { seats, roster, posted, .. } = self;
+        let Self { seats, ledger, .. } = self;
         // Whatever a plug that was forgotten has left behind.
-        posted.ring_all(&mut Others::all(seats));
+        ledger.posted.ring_all(&mut Others::all(seats));
         let share = match u32::try_from(seats.len()) {
             Ok(0 | 1) | Err(_) => expected,
             Ok(members) => expected.div_ceil(members),
         };
-        GroupPlug::over(seats, roster, posted, share)
+        GroupPlug::over(seats, ledger, share)
     }
 
     /// The next event of a member's controller, or its failure, which is told once in each group. Never waits

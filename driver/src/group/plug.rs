@@ -27,8 +27,7 @@ pub struct GroupPlug<'a> {
     others: Others<'a>,
     /// The member that is being polled, if one is.
     here: Option<Here<'a>>,
-    roster: &'a Roster,
-    posted: &'a mut Posted,
+    ledger: &'a mut Ledger,
     /// How many requests may be for each member.
     share: u32,
 }
@@ -45,6 +44,13 @@ struct Here<'a> {
 pub(super) struct Others<'a> {
     pub(super) before: &'a mut [Seat],
     pub(super) after: &'a mut [Seat],
+}
+
+/// Who stands where, and who waits for a doorbell.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    pub(super) roster: Roster,
+    pub(super) posted: Posted,
 }
 
 /// Where requests wait for a doorbell that a plug's end will ring.
@@ -106,13 +112,8 @@ impl Posted {
 impl<'a> GroupPlug<'a> {
     /// A plug over all of a group for about `share` requests a member.
     #[inline]
-    pub(super) fn over(
-        seats: &'a mut [Seat],
-        roster: &'a Roster,
-        posted: &'a mut Posted,
-        share: u32,
-    ) -> Self {
-        Self { others: Others::all(seats), here: None, roster, posted, share }
+    pub(super) fn over(seats: &'a mut [Seat], ledger: &'a mut Ledger, share: u32) -> Self {
+        Self { others: Others::all(seats), here: None, ledger, share }
     }
 
     /// The plug that is handed to a callback while `member` is polled. Its end rings nothing: the poll does.
@@ -120,10 +121,9 @@ impl<'a> GroupPlug<'a> {
     pub(super) fn within_poll(
         (member, queue): (Member, &'a mut QueuePair),
         others: Others<'a>,
-        roster: &'a Roster,
-        posted: &'a mut Posted,
+        ledger: &'a mut Ledger,
     ) -> Self {
-        Self { others, here: Some(Here { member, queue }), roster, posted, share: 0 }
+        Self { others, here: Some(Here { member, queue }), ledger, share: 0 }
     }
 
     /// Submits a request to a member: in a callback, to the one that is polled or to any other. The doorbell
@@ -140,10 +140,11 @@ impl<'a> GroupPlug<'a> {
         {
             return Plug::inner(here.queue).submit(request);
         }
-        let Some(queue) = self.roster.position(member).and_then(|position| {
+        let Ledger { roster, posted } = &mut *self.ledger;
+        let Some(queue) = roster.position(member).and_then(|position| {
             let queue = self.others.at(position)?;
-            if self.posted.marks.set(position) {
-                self.posted.is_marked = true;
+            if posted.marks.set(position) {
+                posted.is_marked = true;
                 begin(queue, self.share);
             }
             Some(queue)
@@ -152,7 +153,7 @@ impl<'a> GroupPlug<'a> {
         };
         let before = queue.unrung_count();
         let outcome = Plug::inner(queue).submit(request);
-        self.posted.unrung = (self.posted.unrung + queue.unrung_count()).saturating_sub(before);
+        posted.unrung = (posted.unrung + queue.unrung_count()).saturating_sub(before);
         if self.unrung_count() >= REQUESTS_MAX {
             self.ring();
         }
@@ -165,12 +166,12 @@ impl<'a> GroupPlug<'a> {
 
     #[inline]
     fn unrung_count(&self) -> usize {
-        self.posted.unrung + self.here.as_ref().map_or(0, |here| here.queue.unrung_count())
+        self.ledger.posted.unrung + self.here.as_ref().map_or(0, |here| here.queue.unrung_count())
     }
 
     #[inline(never)]
     fn ring(&mut self) {
-        self.posted.ring_all(&mut self.others);
+        self.ledger.posted.ring_all(&mut self.others);
         if let Some(here) = &mut self.here {
             here.queue.flush_plug();
         }
@@ -181,7 +182,7 @@ impl Drop for GroupPlug<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.here.is_none() {
-            self.posted.ring_all(&mut self.others);
+            self.ledger.posted.ring_all(&mut self.others);
         }
     }
 }

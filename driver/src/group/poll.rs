@@ -1,8 +1,8 @@
 //! A group's poll: who has something, and who gets how much.
 
 use super::marks::WORD_BITS;
-use super::plug::{GroupPlug, Others, Posted};
-use super::roster::{Member, Roster};
+use super::plug::{GroupPlug, Ledger, Others};
+use super::roster::Member;
 use super::{PollGroup, Seat};
 use crate::completion::Completion;
 
@@ -26,22 +26,26 @@ impl PollGroup {
         budget: usize,
         mut on_completion: impl FnMut(&mut GroupPlug<'_>, Member, Completion),
     ) -> usize {
-        self.watch.tick();
+        if self.watch.is_due() {
+            return self.poll_many(budget, &mut on_completion);
+        }
         let [seat] = self.seats.as_mut_slice() else { return self.poll_many(budget, &mut on_completion) };
         // A thread with one SSD should not pay for those with many.
         if !seat.queue.begin_poll() {
             return 0;
         }
         let nobody = Others { before: &mut [], after: &mut [] };
-        seat.turn(budget, nobody, &self.roster, &mut self.posted, &mut on_completion)
+        seat.turn(budget, nobody, &mut self.ledger, &mut on_completion)
     }
 
+    /// A poll of any group, with all that may have to be done.
     #[inline(never)]
     fn poll_many(
         &mut self,
         budget: usize,
         on_completion: &mut impl FnMut(&mut GroupPlug<'_>, Member, Completion),
     ) -> usize {
+        self.watch.look_if_due();
         if !self.begin_polls() {
             return 0;
         }
@@ -83,11 +87,11 @@ impl PollGroup {
             self.next = position + 1;
             let (before, rest) = self.seats.split_at_mut(position);
             let Some((seat, after)) = rest.split_first_mut() else { break };
-            self.posted.leave_to_poll(position, &seat.queue);
+            self.ledger.posted.leave_to_poll(position, &seat.queue);
             let share = (left / waiting.max(1)).max(1);
             waiting = waiting.saturating_sub(1);
             let others = Others { before, after };
-            left -= seat.turn(share, others, &self.roster, &mut self.posted, on_completion);
+            left -= seat.turn(share, others, &mut self.ledger, on_completion);
         }
         if let Some(first) = first
             && waiting == 0
@@ -101,20 +105,22 @@ impl PollGroup {
 
 impl Seat {
     /// Polls the member that has something.
+    ///
+    /// However it is called, it is one function for the poll of the queue pair, which has the callback in it:
+    /// two would have the compiler call the callback, and not put it there.
     #[inline]
     fn turn(
         &mut self,
         share: usize,
         others: Others<'_>,
-        roster: &Roster,
-        posted: &mut Posted,
+        ledger: &mut Ledger,
         on_completion: &mut impl FnMut(&mut GroupPlug<'_>, Member, Completion),
     ) -> usize {
         let member = self.member;
         let Others { before, after } = others;
-        self.queue.poll_ready(share, &mut |plug, completion| {
+        self.queue.poll_ready(share, &mut move |plug, completion| {
             let others = Others { before, after };
-            let mut plug = GroupPlug::within_poll((member, plug.queue()), others, roster, posted);
+            let mut plug = GroupPlug::within_poll((member, plug.queue()), others, ledger);
             on_completion(&mut plug, member, completion);
         })
     }
@@ -126,7 +132,7 @@ struct RingAtEnd<'a>(&'a mut PollGroup);
 impl Drop for RingAtEnd<'_> {
     #[inline]
     fn drop(&mut self) {
-        let PollGroup { seats, posted, .. } = &mut *self.0;
-        posted.ring_all(&mut Others::all(seats));
+        let PollGroup { seats, ledger, .. } = &mut *self.0;
+        ledger.posted.ring_all(&mut Others::all(seats));
     }
 }

@@ -74,10 +74,16 @@ impl Watch {
         });
     }
 
-    /// Counts a poll, and looks at the controllers if it is time.
+    /// Counts a poll, and says whether it is time to look at the controllers.
     #[inline]
-    pub(super) fn tick(&mut self) {
-        self.polls_left -= 1;
+    pub(super) fn is_due(&mut self) -> bool {
+        self.polls_left = self.polls_left.wrapping_sub(1);
+        self.polls_left == 0
+    }
+
+    /// Looks at the controllers if it is time.
+    #[inline]
+    pub(super) fn look_if_due(&mut self) {
         if self.polls_left == 0 {
             self.look();
         }
