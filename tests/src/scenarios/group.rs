@@ -320,23 +320,25 @@ fn one_members_controller_fails_and_the_others_go_on(place: &mut Place) -> Resul
 /// The look at a silent controller is owed at every 64th empty poll. With a budget of one, and others that
 /// always have something, it must not be lost.
 fn a_silent_member_is_looked_at_under_a_flood(place: &mut Place) -> Result<()> {
-    let (mut team, emulators) = Team::emulated(place, "size=1M", &[&[64, 64, 64], &[8]])?;
-    let (quiet, namespace) = (team.members[3], team.namespaces[0]);
-    for member in 0..3 {
-        team.fill(member, 64)?;
+    // Whose turn it is at that poll depends on how many others there are.
+    for others in 1..5_usize {
+        let depths = vec![64; others];
+        let (mut team, emulators) = Team::emulated(place, "size=1M", &[&depths, &[8]])?;
+        let (quiet, namespace) = (team.members[others], team.namespaces[0]);
+        (0..others).try_for_each(|member| team.fill(member, 64))?;
+        team.fill(others, 1)?;
+        emulators[1].remove();
+        place.clock().advance(Duration::from_secs(1));
+        let mut result = None;
+        for _ in 0..=64 + others {
+            team.controllers[0].transport().relax(place.clock());
+            team.group.poll(1, |plug, member, completion| match member == quiet {
+                true => result = Some(completion.result),
+                false => assert!(plug.submit(member, Request::flush(&namespace)).is_ok()),
+            });
+        }
+        ensure!(result == Some(Err(IoError::ControllerFailed)), "{others} others: {result:?}");
+        team.finish()?;
     }
-    team.fill(3, 1)?;
-    emulators[1].remove();
-    place.clock().advance(Duration::from_secs(1));
-    let mut result = None;
-    for _ in 0..64 + 4 {
-        team.controllers[0].transport().relax(place.clock());
-        team.group.poll(1, |plug, member, completion| match member == quiet {
-            true => result = Some(completion.result),
-            false => assert!(plug.submit(member, Request::flush(&namespace)).is_ok()),
-        });
-    }
-    ensure!(result == Some(Err(IoError::ControllerFailed)), "{result:?}");
-    team.finish()?;
     Ok(())
 }

@@ -17,8 +17,10 @@ scenarios! {
         a_large_request_rings_its_member_alone,
         a_group_plug_that_ends_by_a_panic_is_rung,
         a_group_plug_that_is_forgotten_is_rung_by_whatever_comes_next,
+        what_waits_for_a_member_that_moves_is_rung,
         a_full_member_gives_the_request_back_and_the_others_go_on,
         a_poll_rings_every_member_that_its_callback_submits_to_once,
+        what_a_members_own_turn_rings_is_not_counted_twice,
         a_callback_that_panics_leaves_nothing_unrung,
         what_is_read_from_one_member_is_written_to_the_others,
 }
@@ -132,7 +134,6 @@ fn a_group_plug_that_is_forgotten_is_rung_by_whatever_comes_next(place: &mut Pla
         let mut team = Team::new(place, &[8, 8], &[8])?;
         post(&mut team, &[3, 2, 3])?;
         ensure!(team.rings()? == [0, 0, 0] && team.outstanding() == 8);
-        let member = team.members[2];
         // A quick device may have answered within the poll that rang.
         let mut early = 0;
         match next {
@@ -147,11 +148,11 @@ fn a_group_plug_that_is_forgotten_is_rung_by_whatever_comes_next(place: &mut Pla
             }
             3 => {
                 let mut ended = 0;
-                let queue = team.group.remove(member).context("a member")?;
+                team.namespaces.remove(0);
+                let queue = team.group.remove(team.members.remove(0)).context("a member")?;
                 queue.close(|_| ended += 1)?;
                 ensure!(ended == 3, "{ended} requests of the member that left were answered");
-                team.members.pop();
-                early = team.group.poll(8, |_, _, _| ());
+                team.group.plug(0).finish();
             }
             _ => {
                 drop(std::mem::take(&mut team.group));
@@ -170,6 +171,18 @@ fn a_group_plug_that_is_forgotten_is_rung_by_whatever_comes_next(place: &mut Pla
         team.close()?;
     }
     Ok(())
+}
+
+/// When a member leaves, the last one takes its position.
+fn what_waits_for_a_member_that_moves_is_rung(place: &mut Place) -> Result<()> {
+    let mut team = Team::new(place, &[8, 8], &[8])?;
+    post(&mut team, &[0, 0, 3])?;
+    drop(team.group.remove(team.members.remove(0)));
+    ensure!(team.rings()? == [0, 0]);
+    team.group.plug(0).finish();
+    ensure!(team.rings()? == [0, 1], "{:?}", team.rings()?);
+    ensure!(team.finish()?.len() == 3);
+    team.close()
 }
 
 fn a_full_member_gives_the_request_back_and_the_others_go_on(place: &mut Place) -> Result<()> {
@@ -206,6 +219,26 @@ fn a_poll_rings_every_member_that_its_callback_submits_to_once(place: &mut Place
     // The polled ones at the end of their turns, and once more for what came from another's turn.
     ensure!(rings[1] == 1 && rings[0] <= 2 && rings[2] <= 2, "{rings:?}");
     ensure!(team.finish()?.len() == 48);
+    team.close()
+}
+
+/// The first one's callbacks submit to the second, whose own turn follows, and the second one's to the third:
+/// never more than 62 wait at once.
+fn what_a_members_own_turn_rings_is_not_counted_twice(place: &mut Place) -> Result<()> {
+    let mut team = Team::new(place, &[64, 64], &[64])?;
+    team.fill(0, 31)?;
+    team.fill(1, 31)?;
+    team.settle();
+    let before = team.rings()?;
+    let (members, namespaces) = (team.members.clone(), team.namespaces.clone());
+    let reaped = team.group.poll(62, |plug, member, _| {
+        let next = if member == members[0] { 1 } else { 2 };
+        assert!(plug.submit(members[next], Request::flush(&namespaces[next])).is_ok());
+    });
+    ensure!(reaped == 62);
+    let rings: Vec<u64> = team.rings()?.iter().zip(&before).map(|(now, then)| now - then).collect();
+    ensure!(rings == [0, 1, 1], "{rings:?}");
+    ensure!(team.finish()?.len() == 62);
     team.close()
 }
 
