@@ -146,9 +146,13 @@ impl Told {
 }
 
 impl QueuePair {
-    /// Rings both registers for what the device was told by shadow alone. For one that has been silent.
+    /// Rings both registers for what the device was told by shadow alone. For one that has been silent and is
+    /// well: one that was reset does not know the queue.
     #[cold]
     pub(super) fn ring_again(&mut self) {
+        if !self.shared.is_running() {
+            return;
+        }
         let (sq, cq) = (self.sq.ring_again(), self.cq.ring_again());
         let counters = [&self.counters.submission_doorbells, &self.counters.completion_doorbells];
         for (again, counter) in [sq, cq].into_iter().zip(counters) {
@@ -162,6 +166,7 @@ impl QueuePair {
                 ),
             }
             counter.add(1);
+            self.counters.doorbells_repeated.add(1);
         }
     }
 }

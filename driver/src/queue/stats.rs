@@ -49,6 +49,10 @@ counters!(
     submission_doorbells_saved,
     /// Moves of the completion queue that the device was told of by the doorbell's shadow alone.
     completion_doorbells_saved,
+    /// Rings of either register that made up for a shadow which the device may not have seen: it had been
+    /// silent for long. Counted above too. Many of them are a slow device, or one that has shadow doorbells
+    /// wrong.
+    doorbells_repeated,
     /// Completions that named no live command (duplicate, late, or an identifier nobody gave out).
     spurious_completions,
     /// Completions that named another queue, or a submission queue head outside of the ring.
