@@ -225,4 +225,41 @@ mod tests {
         assert_eq!((last.move_to(7), last.event()), (5, 5));
         assert_eq!((seen(), shadow[2].load(Ordering::Acquire)), ((7, 5), 9));
     }
+
+    /// Both sides write at the same moment and look at what the other wrote. If neither saw it, the
+    /// controller would go to sleep and the host would not ring.
+    #[test]
+    fn of_host_and_device_one_always_sees_the_other() {
+        let word = || (0..1).map(|_| AtomicU32::new(0)).collect::<Arc<[AtomicU32]>>();
+        let (shadow, event) = (word(), word());
+        let in_memory = |cells: &Arc<[AtomicU32]>| Doorbells::in_memory(Arc::clone(cells));
+        let words = DoorbellBuffers::new(in_memory(&shadow), in_memory(&event)).at(0).expect("one");
+        let arrived = [const { AtomicU32::new(0) }; 2];
+        let meet = |own: usize, round| {
+            arrived[own].store(round, Ordering::SeqCst);
+            let mut looks = 0;
+            while arrived[1 - own].load(Ordering::SeqCst) < round {
+                looks += 1;
+                if looks % 1000 == 0 { std::thread::yield_now() } else { std::hint::spin_loop() }
+            }
+        };
+        let device = |round| {
+            event[0].store(round, Ordering::Release);
+            fence(Ordering::SeqCst);
+            shadow[0].load(Ordering::Acquire)
+        };
+        let (host_saw, device_saw) = std::thread::scope(|scope| {
+            let host = scope.spawn(|| each_round(|round| (meet(0, round), words.move_to(round)).1));
+            let device_saw = each_round(|round| (meet(1, round), device(round)).1);
+            (host.join().expect("no panic"), device_saw)
+        });
+        let lost = (1..)
+            .zip(host_saw.iter().zip(&device_saw))
+            .find(|(round, (host, device))| **host < *round && **device < *round);
+        assert_eq!(lost, None, "neither side saw the other");
+    }
+
+    fn each_round(act: impl FnMut(u32) -> u32) -> Vec<u32> {
+        (1..=30_000).map(act).collect()
+    }
 }

@@ -135,3 +135,44 @@ fn view(device: &Device, memory: &SharedMemory, bytes: usize) -> Doorbells {
 /// controllers write EventIdx of every queue, also beyond the page: there, it must not be other memory that
 /// they find.
 const BUFFER_BYTES_MAX: usize = 512 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    type Words = Arc<[AtomicU32]>;
+
+    fn words(count: usize) -> Words {
+        (0..count).map(|_| AtomicU32::new(7)).collect()
+    }
+
+    /// A doorbell at this index, after it was rung for two moves of which EventIdx asks for none.
+    fn rung_at(index: usize, shadow: &Words, events: &Words) -> u32 {
+        let in_memory = |words: &Words| Doorbells::in_memory(Arc::clone(words));
+        let register = words(1);
+        let mut doorbell = QueueDoorbell::plain(in_memory(&register).at(0).expect("one"));
+        let buffers = DoorbellBuffers::new(in_memory(shadow), in_memory(events));
+        Shadows { buffers, page_words: 2 }.give(&mut doorbell, index);
+        let Some(event) = events.get(index) else {
+            assert!(!doorbell.has_shadow());
+            return 0;
+        };
+        assert_eq!((shadow[index].load(Ordering::Acquire), event.load(Ordering::Acquire)), (0, 0));
+        event.store(9, Ordering::Release);
+        doorbell.ring_shadow(0, 1);
+        doorbell.ring_shadow(1, 2);
+        assert_eq!(shadow[index].load(Ordering::Acquire), 2);
+        register[0].load(Ordering::Acquire)
+    }
+
+    #[test]
+    fn beyond_the_page_the_register_is_rung_too_and_beyond_the_buffer_alone() {
+        let (shadow, events) = (words(4), words(4));
+        assert_eq!(
+            (0..6).map(|index| rung_at(index, &shadow, &events)).collect::<Vec<_>>(),
+            [7, 7, 2, 2, 0, 0]
+        );
+    }
+}
