@@ -61,6 +61,10 @@ impl State {
                 let odd = self.random.next32();
                 return (0, if self.lies() { odd } else { 0x0002_0003 });
             }
+            // One that lies accepts it and looks elsewhere, or nowhere.
+            AdminOpcode::DoorbellBufferConfig if !self.lies() => {
+                self.shadows = Some((entry.prp1, entry.prp2));
+            }
             AdminOpcode::AsyncEventRequest => return (0, self.random.next32()),
             _ => {}
         }
@@ -117,6 +121,7 @@ impl State {
         data.event_limit_z = self.random.pick(&[0, 1, 3, 255]);
         data.namespace_count = self.random.pick(&[0, 1, 5]);
         data.nvm_commands = self.random.next16();
+        data.admin_commands = self.random.next16();
         data.shutdown_latency_us = self.random.pick(&[0, 1, 1_000_000, u32::MAX]);
         data
     }

@@ -40,6 +40,8 @@ pub struct State {
     registers: [u32; 32],
     is_ready: bool,
     pub queues: Vec<Queue>,
+    /// Where the shadow doorbells and their EventIdx are, once it was told.
+    pub shadows: Option<(u64, u64)>,
     /// The most a virtual clock moves in one look, in microseconds.
     pub relax_us: u64,
     /// Whether commands of I/O queues are taken and never answered.
@@ -131,7 +133,8 @@ impl State {
         for at in 0..self.queues.len() {
             let stride = self.cap.doorbell_stride();
             let word = doorbell_index(QueueId(self.queues[at].id), DoorbellKind::SubmissionTail, stride);
-            let tail = cells.get(word).map_or(0, |cell| cell.load(Ordering::Acquire));
+            let register = cells.get(word).map_or(0, |cell| cell.load(Ordering::Acquire));
+            let tail = self.look_at_shadow(memory, word).unwrap_or(register);
             let taken = self.queues[at].held.len();
             self.queues[at].fetch(memory, tail);
             if at > 0 {
@@ -160,6 +163,17 @@ impl State {
                 self.post(memory, at, entry.cid, status, dw0);
             }
         }
+    }
+
+    /// The shadow of the doorbell at a dword index, if it lies in the first 4 KiB. Says when to ring the
+    /// register, as it pleases.
+    fn look_at_shadow(&mut self, memory: &Memory, word: usize) -> Option<u32> {
+        let (shadow, events) = self.shadows.filter(|_| word < 1024)?;
+        let offset = 4 * word as u64;
+        let tail = memory.load_dword(shadow + offset)?;
+        let event = if self.lies() { self.random.next32() } else { tail };
+        memory.store_dword(events + offset, event);
+        Some(tail)
     }
 
     fn read(&mut self, offset: u32) -> u32 {
@@ -202,6 +216,7 @@ impl State {
                 cq_entries: u32::from(aqa.completion_entries_z()) + 1,
                 ..Queue::default()
             }];
+            self.shadows = None;
             self.is_ready = true;
         } else if !enable && !self.is_stubborn {
             self.is_ready = false;
@@ -271,6 +286,7 @@ impl Hostile {
             registers: [0; 32],
             is_ready: malice > 0 && random.one_in(10),
             queues: Vec::new(),
+            shadows: None,
             relax_us: 200_000,
             is_mute: false,
             panics: false,

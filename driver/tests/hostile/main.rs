@@ -107,6 +107,8 @@ impl Caller {
         match self.random.below(3) {
             0 => drop(queue.close(|completion| self.ended(&completion))),
             1 => {
+                // Nobody hears which of them were parked.
+                self.parked += self.outstanding.len();
                 drop(queue);
                 self.outstanding.clear();
             }

@@ -84,6 +84,21 @@ impl Memory {
         }
     }
 
+    pub fn load_dword(&self, iova: u64) -> Option<u32> {
+        let both = self.load(iova & !7)?;
+        #[expect(clippy::cast_possible_truncation)]
+        Some((both >> (8 * (iova & 4))) as u32)
+    }
+
+    /// Nobody else writes the other half meanwhile: the host is in the call that moves the device.
+    pub fn store_dword(&self, iova: u64, value: u32) {
+        let shift = 8 * (iova & 4);
+        if let Some(both) = self.load(iova & !7) {
+            let rest = both & !(u64::from(u32::MAX) << shift);
+            self.store(iova & !7, rest | u64::from(value) << shift);
+        }
+    }
+
     /// Reads and writes both ends of everything that is mapped: memory that was freed too early is a crash.
     pub fn touch_all(&self) {
         let ranges = self.ranges.lock().expect("one thread").clone();
