@@ -86,8 +86,21 @@ impl Place {
     /// The device cannot be taken.
     pub fn transport(&mut self) -> Result<Arc<dyn Transport>> {
         Ok(match self.kind {
-            Kind::InProcess => self.add(Emulator::new(two_namespaces()?, self.clock.clone())?),
+            Kind::InProcess => self.add(Emulator::new(two_namespaces("")?, self.clock.clone())?),
             Kind::Pci(address) => Arc::new(VfioTransport::open(address)?),
+        })
+    }
+
+    /// The same for a controller that offers shadow doorbells. The software controller looks at those of an
+    /// idle queue only after it was rung, so that a ring which is missed is found out; QEMU's always has
+    /// them.
+    ///
+    /// # Errors
+    /// The device cannot be taken.
+    pub fn shadowed(&mut self) -> Result<Arc<dyn Transport>> {
+        Ok(match self.kind {
+            Kind::InProcess => self.add(Emulator::new(two_namespaces(SHADOWED)?, self.clock.clone())?),
+            Kind::Pci(_) => self.transport()?,
         })
     }
 
@@ -115,9 +128,21 @@ impl Place {
     /// # Errors
     /// The device cannot be taken.
     pub fn threaded(&mut self) -> Result<(Arc<dyn Transport>, ControllerOptions)> {
+        self.threaded_with("")
+    }
+
+    /// The same for a controller that offers shadow doorbells, see [`Place::shadowed`].
+    ///
+    /// # Errors
+    /// The device cannot be taken.
+    pub fn threaded_shadowed(&mut self) -> Result<(Arc<dyn Transport>, ControllerOptions)> {
+        self.threaded_with(SHADOWED)
+    }
+
+    fn threaded_with(&mut self, config: &str) -> Result<(Arc<dyn Transport>, ControllerOptions)> {
         let options = self.options().clock(&Clock::monotonic());
         Ok(match self.kind {
-            Kind::InProcess => (self.add(Emulator::spawn(two_namespaces()?)?), options),
+            Kind::InProcess => (self.add(Emulator::spawn(two_namespaces(config)?)?), options),
             Kind::Pci(_) => (self.transport()?, options),
         })
     }
@@ -181,9 +206,12 @@ impl Place {
     }
 }
 
-/// What QEMU's default machine has, in memory.
-fn two_namespaces() -> Result<EmulatorConfig> {
-    let mut config: EmulatorConfig = "size=128M,vwc=on".parse().context("a configuration")?;
+/// A controller with shadow doorbells, which sleeps until it is rung.
+const SHADOWED: &str = ",shadow_doorbells=on,shadow_polling=off";
+
+/// What QEMU's default machine has, in memory, with so much more.
+fn two_namespaces(more: &str) -> Result<EmulatorConfig> {
+    let mut config: EmulatorConfig = format!("size=128M,vwc=on{more}").parse().context("a configuration")?;
     let mut second = NamespaceConfig::default();
     (second.nsid, second.bytes, second.block_bytes) = (Nsid(2), Some(128 << 20), 4096);
     config.namespaces.push(second);

@@ -130,7 +130,7 @@ fn at_every(
 ) -> Result<Outcomes> {
     let mut outcomes = Outcomes::default();
     for n in 0..1000 {
-        let emulator = place.emulator("size=1M,nsid=1+2")?;
+        let emulator = place.emulator("size=1M,nsid=1+2,shadow_doorbells=on")?;
         let id = emulator.faults().arm(rule(point, n, action));
         let space = place.space();
         let start = place.clock().now();

@@ -15,6 +15,7 @@ mod integrity;
 mod namespaces;
 mod queues;
 mod refusals;
+mod shadows;
 mod shutdown;
 mod sizes;
 mod spaces;
@@ -41,6 +42,7 @@ pub fn all() -> Vec<Scenario> {
         namespaces::SCENARIOS,
         queues::SCENARIOS,
         refusals::SCENARIOS,
+        shadows::SCENARIOS,
         shutdown::SCENARIOS,
         sizes::SCENARIOS,
         spaces::SCENARIOS,
