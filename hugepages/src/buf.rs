@@ -57,7 +57,8 @@ impl DmaBuf {
     #[inline]
     #[must_use]
     pub fn blocks(&self, block_shift: u32) -> Option<u64> {
-        let blocks = u64::from(self.home.block_bytes()) >> (block_shift & 31);
+        // The mask is what the processor does by itself: for a shift of 64 and more the answer is `None`.
+        let blocks = u64::from(self.home.block_bytes()) >> (block_shift & 63);
         (block_shift <= self.home.grain_shift()).then_some(blocks)
     }
 

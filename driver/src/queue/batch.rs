@@ -5,8 +5,8 @@
 //! the usual completion cheap, which is of the same batch as the one before it.
 //!
 //! Invariants: the time of batch `n` stands at `n` modulo the table's length until that many further batches
-//! have begun; the queue pair looks at one slot for each new batch, and gives a command that has grown old a
-//! time of its own (see [`Batches::is_old`]), long before its batch's place is taken by another.
+//! have begun; the queue pair looks at one slot for every fourth new batch, and gives a command that has
+//! grown old a time of its own (see [`Batches::is_old`]), long before its batch's place is taken by another.
 
 use doorbell_spec::Nanos;
 
@@ -16,6 +16,11 @@ use super::ids::SlotIndex;
 /// The number of a batch, in the place that it has in a [`SlotUse`](super::slot::SlotUse).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BatchNumber(u64);
+
+/// Batches that begin from one look at a slot to the next.
+const BATCHES_PER_VISIT: u64 = 4;
+
+const _: () = assert!(BATCHES_PER_VISIT.is_power_of_two(), "a number is masked");
 
 /// The bits of a [`SlotUse`](super::slot::SlotUse) that are a batch's number.
 const MASK: u64 = 0x0fff_ffff << SHIFT;
@@ -71,7 +76,8 @@ impl Batches {
             Statistics::Cached | Statistics::Off => config.plug_limit,
         };
         // See `is_old`: a command is found old before a quarter is over that it may stay unseen for.
-        let length = 4 * usize::from(depth).max(2 * QueueConfig::PLUG_LIMIT_MAX as usize);
+        let unseen_max = BATCHES_PER_VISIT as usize * usize::from(depth);
+        let length = 4 * unseen_max.max(2 * QueueConfig::PLUG_LIMIT_MAX as usize);
         let times = vec![Nanos(0); length.next_power_of_two()].into_boxed_slice();
         Self {
             current: BatchNumber::FIRST,
@@ -132,8 +138,13 @@ impl Batches {
         self.times.get(self.place(batch)).copied().unwrap_or_default()
     }
 
-    /// The slot to look at now that another batch begins: each has its turn.
+    /// Whether a slot is to be looked at now that another batch begins.
     #[inline]
+    pub(super) fn is_time_for_visit(&self) -> bool {
+        self.current.bits() & (BATCHES_PER_VISIT - 1) << SHIFT == 0
+    }
+
+    /// The slot to look at: each has its turn.
     pub(super) fn next_visit(&mut self) -> SlotIndex {
         let visit = self.visited;
         self.visited = if visit + 1 == self.slots { 0 } else { visit + 1 };
@@ -141,7 +152,7 @@ impl Batches {
     }
 
     /// Whether a command of this batch must have its own time before its slot is looked at again, which is
-    /// when as many batches have begun as there are slots, a quarter of the table's length at most.
+    /// when all other slots have been, a quarter of the table's length at most.
     #[inline]
     pub(super) fn is_old(&self, batch: BatchNumber) -> bool {
         batch.age(self.current) >= self.times.len() as u64 / 2
@@ -170,7 +181,9 @@ mod tests {
             batches.rung(Nanos(7));
             let mut age = 1;
             // The worst case: the slot is looked at just before its command is old.
-            while !batches.is_old(slow) || age < batches.times.len() as u64 / 2 + u64::from(depth) {
+            while !batches.is_old(slow)
+                || age < batches.times.len() as u64 / 2 + BATCHES_PER_VISIT * u64::from(depth)
+            {
                 assert_eq!(batches.time(slow), Nanos(7), "depth {depth}, after {age} batches");
                 assert!(batches.is_rung(slow));
                 batches.rung(Nanos(1000 + age));

@@ -7,6 +7,7 @@
 //
 // UNSAFETY: turns a DMA buffer into a shared view, which safe slices cannot express.
 
+use std::hint::cold_path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -120,7 +121,9 @@ impl<T> Cursor<T> {
     #[inline]
     fn distance(&self, to: NonNull<T>) -> u32 {
         let bytes = to.addr().get() - self.start().addr().get();
-        u32::try_from(bytes / size_of::<T>()).unwrap_or(u32::MAX)
+        #[expect(clippy::cast_possible_truncation, reason = "a ring has at most 65,536 entries")]
+        let entries = (bytes / size_of::<T>()) as u32;
+        entries
     }
 
     /// Moves on by one, and round the end.
@@ -129,6 +132,7 @@ impl<T> Cursor<T> {
         // SAFETY: at most one past the last entry, and that only until the next line.
         self.next = unsafe { self.next.add(1) };
         if self.next == self.end {
+            cold_path();
             self.next = self.start();
             return Round::Next;
         }
@@ -215,6 +219,12 @@ impl CompletionCursor {
     #[inline]
     pub(crate) fn index(&self) -> u32 {
         self.place.index()
+    }
+
+    /// The next entry's address: tells places apart at less cost than the index.
+    #[inline]
+    pub(crate) fn address(&self) -> usize {
+        self.place.next.addr().get()
     }
 
     /// Whether the device has written another entry.

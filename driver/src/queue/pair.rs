@@ -12,6 +12,7 @@ use super::check::Limits;
 use super::config::{QueueConfig, Statistics};
 use super::ids::{CidLayout, CommandIds, IdBatch, SlotIndex, Vacated};
 use super::latency::LatencyCounts;
+use super::poll::EMPTY_POLLS_PER_LOOK;
 use super::prp::PrpLists;
 use super::ring::{CompletionRing, SubmissionRing};
 use super::slot::{Owner, SlotUse};
@@ -58,7 +59,10 @@ pub struct QueuePair {
     pub(super) batches: Batches,
     /// Of the last split request.
     pub(super) serial: u32,
-    pub(super) empty_polls: u32,
+    /// Empty polls until the next one that looks at the controller.
+    pub(super) until_look: u32,
+    /// The last reading of the clock of the poll under way.
+    pub(super) polled_at: Nanos,
     /// When the controller was last asked whether it is well, or known to be.
     pub(super) checked_at: Nanos,
     /// Whether the device has completed anything since.
@@ -84,6 +88,9 @@ impl QueueNumber {
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 }
+
+/// What [`QueuePair::polled_at`] is while no poll is under way. No clock reads 0.
+pub(super) const NOT_POLLING: Nanos = Nanos(0);
 
 /// Entries that share one reading of the clock, where any do.
 const ENTRIES_PER_READING: usize = 32;
@@ -125,7 +132,8 @@ impl QueuePair {
             splits: Splits::new(depth),
             batches: Batches::new(depth, &parts.config),
             serial: 0,
-            empty_polls: 0,
+            until_look: EMPTY_POLLS_PER_LOOK,
+            polled_at: NOT_POLLING,
             heard: false,
             entries_per_reading: match parts.config.statistics {
                 Statistics::Cached => ENTRIES_PER_READING,

@@ -3,10 +3,12 @@
 //! Invariant: all state of a plug lives in the queue pair, the plug itself is only a borrow. So a plug
 //! that is forgotten loses nothing: whoever uses the queue next rings what it has left behind.
 
+use std::hint::cold_path;
+
 use doorbell_spec::Nanos;
 
 use super::config::Statistics;
-use super::pair::QueuePair;
+use super::pair::{NOT_POLLING, QueuePair};
 use super::slot::Owner;
 use super::submit::{Rejected, RequestHandle};
 use crate::request::Request;
@@ -68,11 +70,13 @@ impl QueuePair {
     }
 
     fn ring_posted(&mut self) {
-        let now = self.reading();
-        self.counters.commands.add(u64::from(self.sq.unrung()));
+        // Within a poll, its reading of the clock is the time.
+        let now = if self.polled_at == NOT_POLLING { self.reading() } else { self.polled_at };
         self.sq.ring(&self.counters);
         self.batches.rung(now);
-        self.look_at_one_slot();
+        if self.batches.is_time_for_visit() {
+            self.look_at_one_slot();
+        }
         self.look_at_state();
     }
 
@@ -81,6 +85,7 @@ impl QueuePair {
     #[expect(clippy::inline_always, reason = "two instructions of every submission")]
     pub(super) fn posted(&mut self) {
         if self.batches.posted() {
+            cold_path();
             self.batch_is_full();
         }
     }
@@ -93,7 +98,9 @@ impl QueuePair {
         // Each request is a batch of its own, with its own time.
         let now = self.reading();
         self.batches.begin_next(now);
-        self.look_at_one_slot();
+        if self.batches.is_time_for_visit() {
+            self.look_at_one_slot();
+        }
     }
 
     /// The time for statistics, which is 0 if there are none.
@@ -106,6 +113,7 @@ impl QueuePair {
     }
 
     /// Gives a command that has grown old its own time, if it lives in the slot whose turn it is.
+    #[inline(never)]
     fn look_at_one_slot(&mut self) {
         let index = self.batches.next_visit();
         let Some(slot) = self.slots.get_mut(index) else { return };

@@ -1,5 +1,7 @@
 //! From an entry in the completion queue to the caller's callback.
 
+use std::hint::cold_path;
+
 use doorbell_spec::{Cid, CompletionEntry, Nanos};
 
 use super::ids::SlotIndex;
@@ -13,7 +15,7 @@ use crate::buffer::Buffer;
 use crate::completion::{Completion, IoError};
 
 /// Empty polls between two readings of the clock.
-const EMPTY_POLLS_PER_LOOK: u32 = 64;
+pub(super) const EMPTY_POLLS_PER_LOOK: u32 = 64;
 
 /// How long the device may say nothing before a poll asks CSTS whether it is still well.
 const SILENCE_NS_MAX: u64 = 20_000_000;
@@ -43,8 +45,23 @@ impl QueuePair {
         if self.cq.is_ready() {
             return true;
         }
-        self.empty_polls = self.empty_polls.wrapping_add(1);
-        self.empty_polls.is_multiple_of(EMPTY_POLLS_PER_LOOK)
+        self.until_look -= 1;
+        self.until_look == 0 && self.look()
+    }
+
+    /// Looks whether the controller is still well, and whether a poll has something to do without a
+    /// completion of the device.
+    #[cold]
+    #[inline(never)]
+    fn look(&mut self) -> bool {
+        self.until_look = EMPTY_POLLS_PER_LOOK;
+        let now = self.clock.now();
+        if std::mem::take(&mut self.heard) {
+            self.checked_at = now;
+        }
+        let waiting = self.splits.is_waiting() || self.splits.is_any_over();
+        let silent = now.since(self.checked_at) > SILENCE_NS_MAX;
+        waiting || silent || !self.shared.is_running()
     }
 
     /// A poll that has something to do. Apart, so that an empty one is short.
@@ -64,6 +81,7 @@ impl QueuePair {
             let completion = if let Some(completion) = reaping.usual() {
                 completion
             } else {
+                cold_path();
                 match reaping.unusual() {
                     Next::Completion(completion) => completion,
                     Next::Look => continue,
@@ -117,6 +135,7 @@ impl QueuePair {
     }
 
     /// Expects the batch of the command that the next entry names, if that would make it the usual one.
+    #[inline]
     pub(super) fn expect_batch_of_next(&mut self) -> bool {
         let next = self.cq.next();
         let difference = next.difference();
@@ -127,7 +146,7 @@ impl QueuePair {
         let index = self.layout.slot(Cid(difference as u16));
         let Some(used) = self.slots.get(index).map(|slot| slot.slot_use) else { return false };
         let batch = used.batch();
-        if used.owner() != Owner::Plain || used.is_old() || !self.batches.is_rung(batch) {
+        if !used.is_plain() || !self.batches.is_rung(batch) {
             return false;
         }
         next.expect(batch.bits());
@@ -206,11 +225,11 @@ impl QueuePair {
     #[cold]
     #[inline(never)]
     pub(super) fn next_without_entry(&mut self) -> Option<Completion> {
-        let now = self.clock.now();
         if let Some(completion) = self.splits.take_over(self.reading()) {
             self.counters.failed.add(1);
             return Some(completion);
         }
+        let now = self.clock.now();
         if std::mem::take(&mut self.heard) {
             self.checked_at = now;
         }
@@ -227,6 +246,8 @@ impl QueuePair {
             return None;
         }
         self.refuse_all();
+        // Until nothing is outstanding, every poll has something to do.
+        self.until_look = 1;
         self.next_failed()
     }
 

@@ -4,6 +4,8 @@
 //! then says what it is; so does everything that needs a PRP list, a split or a look at another kind of
 //! buffer.
 
+use std::hint::cold_path;
+
 use doorbell_hugepages::DmaBuf;
 use doorbell_spec::Lba;
 
@@ -34,13 +36,14 @@ impl Quick {
         if !namespace.contains_few(lba, blocks) {
             return None;
         }
-        let prp2 = if end <= limits.quick_page { POISON } else { second_page(start, end, limits)? };
+        let mut prp2 = POISON;
+        if end > limits.quick_page {
+            cold_path();
+            if end > 2 * limits.quick_page {
+                return None;
+            }
+            prp2 = (start | limits.page_mask) + 1;
+        }
         Some(Self { blocks, prp1: start, prp2 })
     }
-}
-
-/// The second page of a request that does not end in its first one, unless it does not end there either.
-#[inline(never)]
-fn second_page(start: u64, end: u64, limits: &Limits) -> Option<u64> {
-    (end <= 2 * limits.quick_page).then_some((start | limits.page_mask) + 1)
 }

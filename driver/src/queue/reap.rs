@@ -3,7 +3,7 @@
 use doorbell_spec::Nanos;
 
 use super::batch::BatchNumber;
-use super::pair::QueuePair;
+use super::pair::{NOT_POLLING, QueuePair};
 use super::plug::Plug;
 use crate::completion::Completion;
 
@@ -49,19 +49,8 @@ impl<'a> Reaping<'a> {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "so that the queue's address stays in a register")]
     pub(super) fn begin(queue: &'a mut QueuePair, budget: usize) -> Self {
-        let tally = Tally {
-            now: Nanos(0),
-            latency_ns: 0,
-            until_reading: 0,
-            after_reading: budget.min(usize::from(queue.depth)),
-            counted_until: 0,
-            usual: 0,
-            unusual: 0,
-            expected_for: usize::MAX,
-        };
-        let mut reaping = Self { queue, tally };
-        reaping.tally.read_clock(reaping.queue);
-        reaping
+        let tally = Tally::begin(queue, budget);
+        Self { queue, tally }
     }
 
     /// The next completion, if it is a usual one.
@@ -104,6 +93,24 @@ impl<'a> Reaping<'a> {
 }
 
 impl Tally {
+    #[inline(never)]
+    fn begin(queue: &mut QueuePair, budget: usize) -> Self {
+        let budget = budget.min(usize::from(queue.depth));
+        queue.expect_batch_of_next();
+        let mut tally = Self {
+            now: Nanos(0),
+            latency_ns: 0,
+            until_reading: 0,
+            after_reading: budget,
+            counted_until: 0,
+            usual: 0,
+            unusual: 0,
+            expected_for: budget,
+        };
+        tally.read_clock(queue);
+        tally
+    }
+
     /// Usual completions that are not counted yet.
     #[inline]
     fn alike(&self) -> usize {
@@ -180,9 +187,11 @@ impl Tally {
     }
 
     /// What arrives while a long batch is reaped has been on its way longer than the first reading says.
-    #[inline(never)]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "called at two places")]
     fn read_clock(&mut self, queue: &mut QueuePair) {
         self.now = queue.reading();
+        queue.polled_at = self.now;
         self.until_reading = queue.entries_per_reading.min(self.after_reading);
         self.counted_until = self.until_reading;
         self.after_reading -= self.until_reading;
@@ -214,6 +223,7 @@ impl Tally {
         queue.heard |= self.usual > 0;
         queue.cq.ring(&queue.counters);
         queue.flush_plug();
+        queue.polled_at = NOT_POLLING;
     }
 }
 

@@ -54,13 +54,14 @@ impl SubmissionRing {
         if tail >= self.rung { tail - self.rung } else { tail + self.entries - self.rung }
     }
 
-    /// Tells the device about everything posted. Does nothing if it knows already.
+    /// Tells the device about everything posted, and counts it. Does nothing if it knows already.
     #[inline]
     pub(crate) fn ring(&mut self, counters: &Counters) {
         if !self.has_unrung() {
             return;
         }
         let tail = self.cursor.index();
+        counters.commands.add(u64::from(self.unrung()));
         if self.doorbell.has_shadow() {
             self.ring_shadow(tail, counters);
         } else {
@@ -110,14 +111,18 @@ impl SubmissionRing {
 pub(crate) struct CompletionRing {
     cursor: CompletionCursor,
     doorbell: QueueDoorbell,
+    /// The head that the device knows, as an index and as a place in the ring.
     told: u32,
+    told_address: usize,
 }
 
 impl CompletionRing {
     /// An empty ring of `entries` (2 to 65,536) entries in `memory`, which must be zeroed.
     pub(crate) fn new(memory: SharedMemory, entries: u32, doorbell: QueueDoorbell) -> Self {
         debug_assert!((2..=65_536).contains(&entries));
-        Self { cursor: CompletionCursor::new(memory, entries), doorbell, told: 0 }
+        let cursor = CompletionCursor::new(memory, entries);
+        let told_address = cursor.address();
+        Self { cursor, doorbell, told: 0, told_address }
     }
 
     /// Whether there is an entry to take.
@@ -150,25 +155,24 @@ impl CompletionRing {
     /// Tells the device how far the host has read. Does nothing if it knows already.
     #[inline]
     pub(crate) fn ring(&mut self, counters: &Counters) {
-        if self.doorbell.has_shadow() {
-            return self.ring_shadow(counters);
+        if self.cursor.address() == self.told_address {
+            return;
         }
         let head = self.cursor.index();
-        if self.told != head {
+        if self.doorbell.has_shadow() {
+            self.ring_shadow(head, counters);
+        } else {
             self.doorbell.ring(head);
-            self.told = head;
             counters.completion_doorbells.add(1);
         }
+        self.told = head;
+        self.told_address = self.cursor.address();
     }
 
     #[inline(never)]
-    fn ring_shadow(&mut self, counters: &Counters) {
-        let head = self.cursor.index();
-        if self.told != head {
-            let told = self.doorbell.ring_shadow(self.told, head);
-            self.told = head;
-            told.count(&counters.completion_doorbells, &counters.completion_doorbells_saved);
-        }
+    fn ring_shadow(&mut self, head: u32, counters: &Counters) {
+        let told = self.doorbell.ring_shadow(self.told, head);
+        told.count(&counters.completion_doorbells, &counters.completion_doorbells_saved);
     }
 
     /// Tells the device by its register what it was last told by the doorbell's shadow alone.

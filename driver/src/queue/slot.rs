@@ -111,6 +111,12 @@ impl SlotUse {
         }
     }
 
+    /// Whether this is a plain request that has not grown old.
+    #[inline]
+    pub(super) fn is_plain(self) -> bool {
+        self.0 >> KIND_SHIFT == PLAIN
+    }
+
     /// Whether this is exactly what `difference` names: see the head of this file.
     #[inline]
     pub(super) fn is(self, difference: u64) -> bool {

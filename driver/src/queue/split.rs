@@ -140,6 +140,11 @@ impl Splits {
         Some(stopped)
     }
 
+    /// Whether a request was cancelled while none of its parts was outstanding.
+    pub(crate) fn is_any_over(&self) -> bool {
+        !self.over.is_empty()
+    }
+
     /// The completion of a request that was cancelled while none of its parts was outstanding.
     #[inline]
     pub(crate) fn take_over(&mut self, now: Nanos) -> Option<Completion> {

