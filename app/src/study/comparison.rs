@@ -62,9 +62,9 @@ impl Variant {
 
 impl Comparison {
     /// The baseline with itself.
-    pub(super) fn with_itself(&self) -> Self {
+    pub(super) fn with_itself(&self, name: String) -> Self {
         Self {
-            name: A_A.to_owned(),
+            name,
             place: self.place,
             baseline: self.baseline.clone(),
             variant: self.baseline.clone(),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use doorbell::QueueStats;
 use doorbell::emulator::Emulator;
 use doorbell::spec::Nanos;
 
@@ -52,6 +53,15 @@ impl Slice {
 }
 
 impl Totals {
+    /// What a queue pair has done.
+    pub(super) fn of(stats: QueueStats) -> Self {
+        Self {
+            requests: stats.completed,
+            submission_doorbells: stats.submission_doorbells,
+            completion_doorbells: stats.completion_doorbells,
+        }
+    }
+
     /// Adds what was done elsewhere.
     pub(super) fn add(&mut self, other: Self) {
         self.requests += other.requests;

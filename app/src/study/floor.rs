@@ -11,26 +11,26 @@ use super::workload::{DEPTH, Workload};
 
 /// The comparisons, the first of which has the study's baseline.
 pub(super) fn comparisons() -> Vec<Comparison> {
-    let two_threads = Comparison {
-        name: "doorbell over bare loop, two threads".to_owned(),
-        place: Place::TwoThreads,
-        baseline: Variant::new("bare loop", |place| bare::set_up(place, DEPTH, BLOCK_BYTES)),
-        variant: Variant::new("doorbell", |place| {
-            Workload::reads(BLOCK_BYTES, Style::CountedPlug).set_up(place)
-        }),
-        published: None,
-        goal: Goal::AtLeast(0.8),
-        claim: "a request takes at most 1.25 times as long as in a loop that keeps no books",
-    };
     let inline = Comparison {
         name: "doorbell over bare loop, inline".to_owned(),
         place: Place::Inline,
+        baseline: Variant::new("bare loop", |place| bare::set_up(place, DEPTH, READ_BYTES)),
+        variant: Variant::new("doorbell", |place| {
+            Workload::reads(READ_BYTES, Style::CountedPlug).set_up(place)
+        }),
+        published: None,
         goal: Goal::AtLeast(0.5),
-        claim: "on one thread with the controller, a request takes at most twice as long",
-        ..two_threads.clone()
+        claim: "on one thread with the controller, a request takes at most twice as long as in a bare loop",
     };
-    vec![two_threads, inline]
+    let two_threads = Comparison {
+        name: "doorbell over bare loop, two threads".to_owned(),
+        place: Place::TwoThreads,
+        goal: Goal::AtLeast(0.8),
+        claim: "with a thread for the controller, a request takes at most 1.25 times as long",
+        ..inline.clone()
+    };
+    vec![inline, two_threads]
 }
 
-/// The reads of the database that has pages of this size.
-const BLOCK_BYTES: u32 = 4096;
+/// The page of a database.
+const READ_BYTES: u32 = 4096;

@@ -1,12 +1,11 @@
-//! Doorbell as a load: queue pairs that one thread keeps full of random reads.
+//! Doorbell as a load: queue pairs that one thread polls in turn and keeps full of random reads.
 //!
-//! Requests are submitted in batches: when so many have come back, as many go out. Offsets are drawn before
-//! anything is measured, so that drawing them is not what is measured.
+//! Requests are submitted in batches: when so many have come back, as many go out.
 
-use doorbell::{Controller, DmaBuf, Lba, Namespace, QueuePair, Request};
+use doorbell::{Controller, QueuePair};
 
 use super::contest::{Load, Totals};
-use crate::random::Random;
+use super::reads::Reads;
 
 /// How a batch is submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +18,7 @@ pub(super) enum Style {
     CountedPlug,
 }
 
-/// Queues of one thread, on one controller or several.
+/// Queues of one thread.
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
     /// Declared first: queues go before their controllers.
@@ -27,65 +26,53 @@ pub(super) struct Lanes {
     pub(super) controllers: Vec<Controller>,
 }
 
-/// One queue pair and its buffers.
+/// One queue pair and what it reads.
 #[derive(Debug)]
 pub(super) struct Lane {
-    queue: QueuePair,
-    namespace: Namespace,
-    style: Style,
-    batch: usize,
-    idle: Vec<DmaBuf>,
-    depth: usize,
-    offsets: Offsets,
-    /// Requests that failed or were refused; a load with one does not count.
-    failed: u64,
-}
-
-/// Random block addresses, round and round.
-#[derive(Debug)]
-pub(super) struct Offsets {
-    table: Box<[Lba; OFFSETS]>,
-    next: usize,
+    pub(super) queue: QueuePair,
+    pub(super) reads: Reads,
+    pub(super) style: Style,
 }
 
 impl Lane {
-    /// A lane that keeps as many requests outstanding as there are buffers.
-    pub(super) fn new(queue: QueuePair, namespace: Namespace, style: Style, idle: Vec<DmaBuf>) -> Self {
-        let depth = idle.len();
-        let blocks_each =
-            idle.first().map_or(1, |buffer| buffer.len() as u64 / u64::from(namespace.block_bytes()));
-        let offsets = Offsets::draw(namespace.blocks(), blocks_each);
-        let batch = depth.min(BATCH);
-        Self { queue, namespace, style, batch, idle, depth, offsets, failed: 0 }
-    }
-
     #[inline]
     fn reap(&mut self) -> usize {
-        let Self { queue, idle, failed, batch, .. } = self;
-        queue.poll(*batch, |_, completion| {
-            *failed += u64::from(completion.result.is_err());
-            if let Some(buffer) = completion.buffer.into_dma_buf() {
-                idle.push(buffer);
-            }
-        })
+        let Self { queue, reads, .. } = self;
+        queue.poll(reads.batch(), |_, completion| reads.take_back(completion))
     }
 
     /// Submits one batch.
     #[inline]
     fn submit(&mut self) {
-        let Self { queue, namespace, style, batch, idle, offsets, failed, .. } = self;
-        let requests = (0..*batch)
-            .filter_map(|_| idle.pop())
-            .map(|buffer| Request::read(namespace, offsets.next(), buffer));
-        match style {
-            Style::Single => {
-                requests.for_each(|request| *failed += u64::from(queue.submit(request).is_err()))
+        let Self { queue, reads, style } = self;
+        if *style == Style::Single {
+            for _ in 0..reads.batch() {
+                if let Some(request) = reads.next()
+                    && queue.submit(request).is_err()
+                {
+                    reads.refused();
+                }
             }
-            Style::Plug | Style::CountedPlug => {
-                let expected = if *style == Style::Plug { 0 } else { *batch };
-                let mut plug = queue.plug(u32::try_from(expected).unwrap_or(u32::MAX));
-                requests.for_each(|request| *failed += u64::from(plug.submit(request).is_err()));
+            return;
+        }
+        let mut plug = queue.plug(style.expected(reads.batch()));
+        for _ in 0..reads.batch() {
+            if let Some(request) = reads.next()
+                && plug.submit(request).is_err()
+            {
+                reads.refused();
             }
+        }
+    }
+}
+
+impl Style {
+    /// What a plug is told of a batch of so many.
+    #[inline]
+    pub(super) fn expected(self, batch: usize) -> u32 {
+        match self {
+            Self::CountedPlug => u32::try_from(batch).unwrap_or(u32::MAX),
+            Self::Single | Self::Plug => 0,
         }
     }
 }
@@ -93,7 +80,7 @@ impl Lane {
 impl Load for Lanes {
     fn fill(&mut self) {
         for lane in &mut self.lanes {
-            while lane.idle.len() >= lane.batch {
+            while lane.reads.has_batch() {
                 lane.submit();
             }
         }
@@ -104,7 +91,7 @@ impl Load for Lanes {
         let mut reaped = 0;
         for lane in &mut self.lanes {
             reaped += lane.reap();
-            if lane.idle.len() >= lane.batch {
+            if lane.reads.has_batch() {
                 lane.submit();
             }
         }
@@ -112,50 +99,20 @@ impl Load for Lanes {
     }
 
     fn reap(&mut self) -> usize {
-        self.lanes
-            .iter_mut()
-            .map(|lane| {
-                lane.reap();
-                lane.depth - lane.idle.len()
-            })
-            .sum()
+        let mut outstanding = 0;
+        for lane in &mut self.lanes {
+            lane.reap();
+            outstanding += lane.reads.outstanding();
+        }
+        outstanding
     }
 
     fn totals(&self) -> anyhow::Result<Totals> {
         let mut totals = Totals::default();
         for lane in &self.lanes {
-            anyhow::ensure!(
-                lane.failed == 0,
-                "{} requests failed or were refused: this is a bug in Doorbell",
-                lane.failed
-            );
-            let stats = lane.queue.stats();
-            totals.requests += stats.completed;
-            totals.submission_doorbells += stats.submission_doorbells;
-            totals.completion_doorbells += stats.completion_doorbells;
+            lane.reads.check()?;
+            totals.add(Totals::of(lane.queue.stats()));
         }
         Ok(totals)
     }
 }
-
-impl Offsets {
-    /// Offsets of reads of `blocks_each` blocks among `blocks`.
-    pub(super) fn draw(blocks: u64, blocks_each: u64) -> Self {
-        let mut random = Random::of(SEED, blocks, blocks_each);
-        let slots = (blocks / blocks_each.max(1)).max(1);
-        let table = Box::new(std::array::from_fn(|_| Lba(random.below(slots) * blocks_each)));
-        Self { table, next: 0 }
-    }
-
-    #[inline]
-    pub(super) fn next(&mut self) -> Lba {
-        self.next = (self.next + 1) % OFFSETS;
-        self.table[self.next]
-    }
-}
-
-/// Requests that are submitted and reaped together, as in the publications.
-pub(super) const BATCH: usize = 32;
-/// A power of two, so that going round is a mask; small enough to stay in the nearest cache.
-const OFFSETS: usize = 1024;
-const SEED: u64 = 1;

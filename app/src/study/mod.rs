@@ -3,7 +3,7 @@
 //! ```text
 //!   plug, shared_tags, clock, floor ── comparisons ──▶ comparison (rounds, slices) ── figures ──▶ report
 //!                                                        │ sets up, runs
-//!                     workload, lanes (Doorbell), bare ──┴── contest (a closed loop) ── site (cores, device)
+//!                     workload, lanes, group, bare ──┴── contest (a closed loop) ── site (cores, device)
 //! ```
 //!
 //! Every variant is a setting of the library that anybody can choose; nothing here is faster or slower than
@@ -14,10 +14,12 @@ mod comparison;
 mod contest;
 mod figures;
 mod floor;
+mod group;
 mod lanes;
 mod options;
 mod plug;
 mod progress;
+mod reads;
 mod report;
 mod site;
 mod workload;
@@ -25,7 +27,7 @@ mod workload;
 use std::time::Duration;
 
 use crate::output::{Format, Output};
-use comparison::{Comparison, ROUNDS};
+use comparison::{A_A, Comparison, ROUNDS};
 use options::Name;
 pub(crate) use options::{STUDY_HELP, StudyOptions};
 use progress::Course;
@@ -45,9 +47,10 @@ struct Study {
 pub(crate) fn run(options: &StudyOptions) -> anyhow::Result<()> {
     let mut output = Output::open(options.output.as_deref())?;
     let site = Site::find();
-    site.pin_driver();
+    site.take_driver_core();
     let studies: Vec<Study> = options.names().into_iter().map(Study::named).collect();
-    let rounds = studies.iter().map(|study| (study.comparisons.len() + 1) * ROUNDS).sum();
+    let count = |study: &Study| study.comparisons.len() + study.with_themselves().len();
+    let rounds = studies.iter().map(|study| count(study) * ROUNDS).sum();
     let mut run = Run { site, runtime: options.runtime, course: Course::begin(2 * options.runtime, rounds) };
     let reports: anyhow::Result<Vec<StudyReport>> = studies.iter().map(|study| run.study(study)).collect();
     run.course.end();
@@ -67,13 +70,11 @@ struct Run {
 
 impl Run {
     fn study(&mut self, study: &Study) -> anyhow::Result<StudyReport> {
-        let mut comparisons = Vec::with_capacity(study.comparisons.len() + 1);
-        let mut quiet = true;
-        if let Some(first) = study.comparisons.first() {
-            let itself = self.with_itself(study, &first.with_itself())?;
-            quiet = itself.is_met();
-            comparisons.push(itself);
+        let mut comparisons = Vec::new();
+        for itself in study.with_themselves() {
+            comparisons.push(self.with_itself(study, &itself)?);
         }
+        let quiet = comparisons.iter().all(ComparisonReport::is_met);
         for comparison in &study.comparisons {
             comparisons.push(self.comparison(study, comparison)?);
         }
@@ -119,6 +120,16 @@ impl Study {
             Name::Floor => ("Doorbell beside a bare loop that keeps no books", floor::comparisons()),
         };
         Self { name, title, comparisons, notes: Vec::new() }
+    }
+
+    /// The study's baseline with itself; and another one, if the study takes place elsewhere too, since both
+    /// places have noise of their own.
+    fn with_themselves(&self) -> Vec<Comparison> {
+        let first = self.comparisons.first();
+        let elsewhere = first.and_then(|first| self.comparisons.iter().find(|it| it.place != first.place));
+        let first = first.map(|it| it.with_itself(A_A.to_owned()));
+        let elsewhere = elsewhere.map(|it| it.with_itself(format!("{A_A}, {}", it.place.words())));
+        first.into_iter().chain(elsewhere).collect()
     }
 }
 

@@ -12,13 +12,15 @@ use super::workload::Workload;
 
 /// The comparisons, the first of which has the study's baseline.
 pub(super) fn comparisons() -> Vec<Comparison> {
-    [1, 2].into_iter().flat_map(|controllers| [counted_private(controllers), plugged(controllers)]).collect()
+    let both = |make: fn(usize) -> Comparison| [1, 2].map(make);
+    [counted_private, plugged].into_iter().flat_map(both).collect()
 }
 
+/// On one thread with the controllers, where nothing that the driver saves is hidden behind their work.
 fn counted_private(controllers: usize) -> Comparison {
     Comparison {
         name: named("count over no count, private IDs", controllers),
-        place: Place::TwoThreads,
+        place: Place::Inline,
         baseline: variant("plug, no count", Style::Plug, controllers),
         variant: variant("plug, count 32", Style::CountedPlug, controllers),
         published: None,

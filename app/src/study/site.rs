@@ -22,6 +22,16 @@ pub(super) enum Place {
     Inline,
 }
 
+impl Place {
+    /// Where that is, in the name of a comparison.
+    pub(super) const fn words(self) -> &'static str {
+        match self {
+            Self::TwoThreads => "two threads",
+            Self::Inline => "inline",
+        }
+    }
+}
+
 /// Whether there is a core for each thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Crowd {
@@ -63,11 +73,9 @@ impl Site {
         }
     }
 
-    /// Keeps the calling thread on the driver's core. Where that cannot be, it runs all the same.
-    pub(super) fn pin_driver(&self) {
-        if let Some(core) = self.driver {
-            core_affinity::set_for_current(core);
-        }
+    /// Gives the calling thread the driver's core, as far as that is possible.
+    pub(super) fn take_driver_core(&self) {
+        take(self.driver);
     }
 
     /// Starts the thread that moves the controllers of either side; it serves the first.
@@ -75,9 +83,7 @@ impl Site {
         let side = Arc::new(AtomicUsize::new(0));
         let (told, core, crowd) = (Arc::clone(&side), self.device, self.crowd);
         let serve = move || {
-            if let Some(core) = core {
-                core_affinity::set_for_current(core);
-            }
+            take(core);
             serve(&sides, &told, crowd);
         };
         let handle = Builder::new().name("study-device".to_owned()).spawn(serve);
@@ -100,6 +106,14 @@ impl Drop for DeviceThread {
             // A panic of the thread has been printed; the driver has found that nothing completes.
             let _ = handle.join();
         }
+    }
+}
+
+/// Keeps the calling thread on a core. Where the system does not allow that, it runs all the same: the
+/// comparison of the baseline with itself says whether that was good enough.
+fn take(core: Option<CoreId>) {
+    if let Some(core) = core {
+        core_affinity::set_for_current(core);
     }
 }
 

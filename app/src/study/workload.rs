@@ -6,7 +6,9 @@ use doorbell::emulator::{Emulator, EmulatorConfig};
 use doorbell::{Clock, Controller, ControllerOptions, DmaSpace, DmaSpaceConfig, Nsid, QueueConfig};
 
 use super::contest::{Contestant, Rig};
+use super::group::Group;
 use super::lanes::{Lane, Lanes, Style};
+use super::reads::Reads;
 use super::site::Place;
 
 /// Random reads, and the queues that they go through. All of it is driven by one thread.
@@ -34,27 +36,33 @@ impl Workload {
         Self { controllers, ..self }
     }
 
-    /// Sets it up on software controllers of its own.
+    /// Sets it up on software controllers of its own. Queues on several controllers are polled as a group.
     pub(super) fn set_up(&self, place: Place) -> anyhow::Result<Box<dyn Contestant>> {
         let space = DmaSpace::new(DmaSpaceConfig::default());
-        let mut rig = Rig { load: Lanes::default(), controllers: Vec::new(), place };
+        let (mut lanes, mut devices) = (Lanes::default(), Vec::new());
         for _ in 0..self.controllers {
             let device = controller()?;
             let controller = ControllerOptions::new().space(&space).open_transport(device.clone())?;
             for _ in 0..self.lanes_each {
-                rig.load.lanes.push(self.lane(&controller)?);
+                let place = lanes.lanes.len() as u64;
+                lanes.lanes.push(self.lane(&controller, place)?);
             }
-            rig.load.controllers.push(controller);
-            rig.controllers.push(device);
+            lanes.controllers.push(controller);
+            devices.push(device);
         }
-        Ok(Box::new(rig))
+        if self.controllers == 1 {
+            return Ok(Box::new(Rig { load: lanes, controllers: devices, place }));
+        }
+        let load = Group::of(lanes, self.style);
+        Ok(Box::new(Rig { load, controllers: devices, place }))
     }
 
-    fn lane(&self, controller: &Controller) -> anyhow::Result<Lane> {
+    fn lane(&self, controller: &Controller, place: u64) -> anyhow::Result<Lane> {
         let queue = controller.create_queue(self.queue.clone())?;
         let pool = controller.space().pool(self.read_bytes as usize, self.depth as usize)?;
         let buffers = std::iter::from_fn(|| pool.take()).collect();
-        Ok(Lane::new(queue, controller.namespace(Nsid(1))?, self.style, buffers))
+        let reads = Reads::new(controller.namespace(Nsid(1))?, buffers, place);
+        Ok(Lane { queue, reads, style: self.style })
     }
 }
 

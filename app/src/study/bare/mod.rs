@@ -9,7 +9,7 @@ mod bring_up;
 mod queue;
 
 use super::contest::{Contestant, Load, Rig, Totals};
-use super::lanes::{BATCH, Offsets};
+use super::reads::{BATCH, Offsets};
 use super::site::Place;
 use super::workload;
 use bring_up::BareController;

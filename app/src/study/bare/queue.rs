@@ -91,12 +91,32 @@ impl BareQueue {
     /// Reads what has completed, at most `most` entries, and rings once. Answers how many.
     #[inline]
     pub(super) fn reap(&mut self, most: usize) -> usize {
+        // Kept in registers: an acquire load would have them stored before each.
+        let Self { mut head, mut phase, mut odd, .. } = *self;
+        let start: NonNull<[AtomicU32; 4]> = self.completions.as_ptr().cast();
         let mut reaped = 0;
-        while reaped < most && self.take() {
+        while reaped < most {
+            // SAFETY: the head is below the number of entries, for which there is memory.
+            let place = unsafe { start.add(head as usize) };
+            // SAFETY: inside of the buffer and aligned; both sides use its dwords as atomics.
+            let dwords = unsafe { place.as_ref() };
+            // The acquire load keeps the other loads behind that of the phase tag, which is written last.
+            let last = dwords[3].load(Ordering::Acquire);
+            if last & PHASE != phase {
+                break;
+            }
+            let [result, reserved, _] = [0, 1, 2].map(|at| dwords[at].load(Ordering::Relaxed));
+            odd |= result | reserved | last >> 17;
             reaped += 1;
+            head += 1;
+            if head == self.entries {
+                head = 0;
+                phase ^= PHASE;
+            }
         }
         if reaped > 0 {
-            self.doorbells[1].ring(self.head);
+            (self.head, self.phase, self.odd) = (head, phase, odd);
+            self.doorbells[1].ring(head);
         }
         reaped
     }
@@ -118,29 +138,6 @@ impl BareQueue {
         if self.tail == self.entries {
             self.tail = 0;
         }
-    }
-
-    /// Reads the next completion if there is one.
-    #[inline]
-    fn take(&mut self) -> bool {
-        let start: NonNull<[AtomicU32; 4]> = self.completions.as_ptr().cast();
-        // SAFETY: the head is below the number of entries, for which there is memory.
-        let place = unsafe { start.add(self.head as usize) };
-        // SAFETY: inside of the buffer and aligned; both sides use its dwords as atomics.
-        let dwords = unsafe { place.as_ref() };
-        // The acquire load keeps the other loads behind that of the phase tag, which is written last.
-        let last = dwords[3].load(Ordering::Acquire);
-        if last & PHASE != self.phase {
-            return false;
-        }
-        let [result, reserved, _] = [0, 1, 2].map(|at| dwords[at].load(Ordering::Relaxed));
-        self.odd |= result | reserved | last >> 17;
-        self.head += 1;
-        if self.head == self.entries {
-            self.head = 0;
-            self.phase ^= PHASE;
-        }
-        true
     }
 }
 
