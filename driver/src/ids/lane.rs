@@ -164,7 +164,7 @@ impl IdLane {
         if mask != 0 {
             self.reserve.0.store(0, Ordering::Relaxed);
             self.count_given(self.index, mask.count_ones());
-            self.set.give_back(Batch { word: self.reserve_word, base: self.reserve_base, mask });
+            self.set.give_back(Batch { word: self.reserve_word, mask });
         }
     }
 
@@ -193,13 +193,14 @@ impl IdLane {
         if !self.is_ours(&token) {
             return;
         }
-        let mut batch = self.set.words.batch_of(token.id);
-        if batch.word == self.reserve_word {
-            batch.mask |= self.reserve.0.load(Ordering::Relaxed);
+        let Batch { word, mask } = self.set.words.batch_of(token.id);
+        let reserved = self.reserve.0.load(Ordering::Relaxed);
+        if reserved != 0 && word == self.reserve_word {
+            self.reserve.0.store(reserved | mask, Ordering::Relaxed);
         } else {
             self.release_reserve();
+            self.set_reserve(Batch { word, mask });
         }
-        self.set_reserve(batch);
     }
 
     #[inline]
@@ -218,7 +219,7 @@ impl IdLane {
             && self.set.shares.is_none()
             && let Some(batch) = self.set.words.take(self.hint, 1)
         {
-            return Some(batch.first());
+            return Some(self.set.words.first(batch));
         }
         self.acquire_otherwise()
     }
@@ -226,13 +227,17 @@ impl IdLane {
     /// The same for a lane that waits, or has a fair share, or whose current word is empty.
     #[inline(never)]
     fn acquire_otherwise(&mut self) -> Option<u16> {
-        if self.is_waiting { self.take_handed() } else { self.take(1).map(Batch::first) }
+        if self.is_waiting {
+            self.take_handed()
+        } else {
+            self.take(1).map(|batch| self.set.words.first(batch))
+        }
     }
 
     #[inline]
     fn set_reserve(&mut self, batch: Batch) {
         self.reserve_word = batch.word;
-        self.reserve_base = batch.base;
+        self.reserve_base = self.set.words.base(batch.word);
         self.reserve.0.store(batch.mask, Ordering::Relaxed);
     }
 

@@ -196,7 +196,7 @@ impl Set {
     #[cold]
     #[inline(never)]
     fn hand_out(&self, mut batch: Batch) {
-        while batch.mask != 0 && self.waiters.hand_over(batch.first(), |lane| self.may_take(lane)) {
+        while batch.mask != 0 && self.waiters.hand_over(self.words.first(batch), |lane| self.may_take(lane)) {
             batch.mask &= batch.mask - 1;
         }
         if batch.mask != 0 {

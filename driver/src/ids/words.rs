@@ -11,41 +11,25 @@ use std::ops::Range;
 use super::sync::{AtomicU64, Ordering, Padded};
 
 /// The free identifiers, a bit each, a cache line for each word.
+///
+/// The bit of an identifier is its number modulo 64, also where a word has fewer, so that nothing has to be
+/// subtracted.
 #[derive(Debug)]
 pub(super) struct Words {
-    words: Box<[Padded<Word>]>,
+    words: Box<[Padded<AtomicU64>]>,
     /// The binary logarithm of how many identifiers a word has.
     shift: u32,
     ids: u16,
-}
-
-/// Some identifiers that follow one another. The bit of one is its number modulo 64, also where a word has
-/// fewer, so that nothing has to be subtracted.
-#[derive(Debug)]
-struct Word {
-    free: AtomicU64,
-    /// The number that bit 0 has, or would have.
-    base: u16,
 }
 
 /// Identifiers of one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Batch {
     pub(super) word: usize,
-    /// The number of bit 0.
-    pub(super) base: u16,
     pub(super) mask: u64,
 }
 
-impl Batch {
-    /// The lowest identifier of a batch that is not empty.
-    #[inline]
-    pub(super) fn first(self) -> u16 {
-        first(self.base, self.mask)
-    }
-}
-
-/// The lowest identifier of a mask that is not 0.
+/// The lowest identifier of a mask that is not 0, whose bit 0 has this number.
 #[inline]
 pub(super) fn first(base: u16, mask: u64) -> u16 {
     #[expect(clippy::cast_possible_truncation, reason = "the index of a bit is less than 64")]
@@ -60,8 +44,7 @@ impl Words {
         let shift = (0..=SHIFT_MAX).rev().find(enough).unwrap_or(0);
         let word = |first: u16| {
             let count = u32::from(ids - first).min(1 << shift);
-            let free = u64::MAX >> (u64::BITS - count) << (first % WORD_BITS);
-            Padded(Word { free: AtomicU64::new(free), base: first / WORD_BITS * WORD_BITS })
+            Padded(AtomicU64::new(u64::MAX >> (u64::BITS - count) << (first % WORD_BITS)))
         };
         Self { words: (0..ids).step_by(1 << shift).map(word).collect(), shift, ids }
     }
@@ -85,7 +68,7 @@ impl Words {
     /// Takes the lowest `count` free identifiers (1 or more) of a word in one step, or all if it has fewer.
     #[inline]
     pub(super) fn take(&self, word: usize, count: u32) -> Option<Batch> {
-        let Word { free, base } = &self.words[word].0;
+        let free = &self.words[word].0;
         // A `SeqCst` load, as is that of a failed exchange: who waits has said so before it looks here, see
         // `Set::serve`. Retries only while others changed the word, each of whom got on by that.
         let mut seen = free.load(Ordering::SeqCst);
@@ -93,7 +76,7 @@ impl Words {
             let mask = lowest_bits(seen, count);
             // Acquire: what the last owner did with an identifier happens before. Its partner is in `free`.
             match free.compare_exchange_weak(seen, seen & !mask, Ordering::Acquire, Ordering::SeqCst) {
-                Ok(_) => return Some(Batch { word, base: *base, mask }),
+                Ok(_) => return Some(Batch { word, mask }),
                 Err(now) => seen = now,
             }
         }
@@ -102,7 +85,7 @@ impl Words {
 
     /// Takes one identifier of any word, of `start` first.
     pub(super) fn take_any(&self, start: usize) -> Option<u16> {
-        (start..self.len()).chain(0..start).find_map(|word| self.take(word, 1)).map(Batch::first)
+        (start..self.len()).chain(0..start).find_map(|word| self.take(word, 1)).map(|batch| self.first(batch))
     }
 
     /// Makes identifiers of one word free, in one step. They must have been taken from it.
@@ -110,20 +93,33 @@ impl Words {
     pub(super) fn free(&self, batch: Batch) {
         // SeqCst contains the release that is the partner of `take`, and orders this before the look for
         // somebody who waits.
-        let before = self.words[batch.word].0.free.fetch_or(batch.mask, Ordering::SeqCst);
+        let before = self.words[batch.word].0.fetch_or(batch.mask, Ordering::SeqCst);
         debug_assert_eq!(before & batch.mask, 0, "an identifier of word {} was free already", batch.word);
     }
 
     /// One identifier as a batch.
     #[inline]
     pub(super) fn batch_of(&self, id: u16) -> Batch {
-        let bit = id % WORD_BITS;
-        Batch { word: usize::from(id) >> self.shift, base: id - bit, mask: 1 << bit }
+        Batch { word: usize::from(id) >> self.shift, mask: 1 << (id % WORD_BITS) }
+    }
+
+    /// The lowest identifier of a batch that is not empty.
+    #[inline]
+    pub(super) fn first(&self, batch: Batch) -> u16 {
+        first(self.base(batch.word), batch.mask)
+    }
+
+    /// The number that bit 0 of a word has, or would have.
+    #[inline]
+    pub(super) fn base(&self, word: usize) -> u16 {
+        #[expect(clippy::cast_possible_truncation, reason = "there are at most 65,535 identifiers")]
+        let first = (word << self.shift) as u16;
+        first - first % WORD_BITS
     }
 
     /// How many are free, as far as can be said while others take and free.
     pub(super) fn available(&self) -> u32 {
-        self.words.iter().map(|word| word.0.free.load(Ordering::Relaxed).count_ones()).sum()
+        self.words.iter().map(|word| word.0.load(Ordering::Relaxed).count_ones()).sum()
     }
 }
 
@@ -218,7 +214,7 @@ mod tests {
         for (ids, lanes) in [(1, 1), (3, 2), (70, 1), (100, 3), (1024, 64), (65_535, 5)] {
             let words = Words::new(ids, lanes);
             for id in 0..ids {
-                assert_eq!(words.batch_of(id).first(), id);
+                assert_eq!(words.first(words.batch_of(id)), id);
             }
             let taken: Vec<u16> = std::iter::from_fn(|| words.take_any(0)).collect();
             assert_eq!(taken, (0..ids).collect::<Vec<_>>());
