@@ -121,12 +121,16 @@ impl Team {
         Ok(self.group.queue(self.members[member]).context("the member is gone")?.stats())
     }
 
-    /// How often each member's submission doorbell was rung.
+    /// How often each member's submission doorbell was rung, by its register or by its shadow.
     ///
     /// # Errors
     /// One is not in the group.
     pub fn rings(&self) -> Result<Vec<u64>> {
-        (0..self.members.len()).map(|member| Ok(self.stats(member)?.submission_doorbells)).collect()
+        let rings = |member| {
+            let stats = self.stats(member)?;
+            Ok(stats.submission_doorbells + stats.submission_doorbells_saved)
+        };
+        (0..self.members.len()).map(rings).collect()
     }
 
     /// How many requests are outstanding on all members.
