@@ -94,6 +94,20 @@ pub enum ControllerError {
         /// What is possible.
         max: u32,
     },
+    /// A depth that is not the number of the identifiers that the queue shares.
+    #[error(
+        "a queue with shared identifiers is as deep as there are of them: {ids}, not {asked}; \
+         leave `QueueConfig::depth` out"
+    )]
+    SharedDepth {
+        /// What was asked for.
+        asked: u32,
+        /// How many identifiers there are.
+        ids: u32,
+    },
+    /// The shared identifiers have no place for another queue.
+    #[error(transparent)]
+    SharedIds(#[from] crate::ids::SharedIdsError),
     /// A plug's limit that is out of range.
     #[error("a plug holds 1 to {max} requests, not {asked} (`QueueConfig::plug_limit`)")]
     PlugLimit {

@@ -8,7 +8,9 @@ use super::bring_up::{doorbell_pair, ring_memory};
 use super::shared::{QueueEnd, Shared};
 use crate::error::ControllerError;
 use crate::namespace::{NamespaceKey, PLAIN_BYTES_MIN};
-use crate::queue::{CompletionRing, Limits, PrpLists, QueueConfig, QueuePair, QueueParts, SubmissionRing};
+use crate::queue::{
+    CompletionRing, Limits, PrpLists, QueueConfig, QueuePair, QueueParts, SlotSource, SubmissionRing,
+};
 
 /// Requests of the largest size whose PRP lists a queue holds at once, beyond one page each.
 const LONG_LISTS: u64 = 8;
@@ -51,7 +53,16 @@ impl<E: Into<ControllerError>> From<E> for Failure {
 
 fn depth(shared: &Shared, config: &QueueConfig) -> Result<u16, ControllerError> {
     let max = shared.depth_max();
-    let asked = config.depth.unwrap_or(QueueConfig::DEPTH_DEFAULT.min(max));
+    let asked = match (&config.shared_ids, config.depth) {
+        (None, depth) => depth.unwrap_or(QueueConfig::DEPTH_DEFAULT.min(max)),
+        (Some(ids), depth) => {
+            let ids = u32::from(ids.ids());
+            if let Some(asked) = depth.filter(|depth| *depth != ids) {
+                return Err(ControllerError::SharedDepth { asked, ids });
+            }
+            ids
+        }
+    };
     match u16::try_from(asked) {
         Ok(depth) if (1..=max).contains(&asked) => Ok(depth),
         _ => Err(ControllerError::Depth { asked, max }),
@@ -59,6 +70,11 @@ fn depth(shared: &Shared, config: &QueueConfig) -> Result<u16, ControllerError> 
 }
 
 fn build(shared: &Arc<Shared>, config: QueueConfig, id: QueueId, depth: u16) -> Result<QueuePair, Failure> {
+    // Before the device has any part of it: this can fail.
+    let source = match &config.shared_ids {
+        Some(ids) => SlotSource::shared(ids.lane()?, depth),
+        None => SlotSource::private(depth),
+    };
     let device = &shared.device;
     let entries = u32::from(depth) + 1;
     let memory = |bytes| ring_memory(&device.space, bytes, device.page_bytes);
@@ -108,7 +124,7 @@ fn build(shared: &Arc<Shared>, config: QueueConfig, id: QueueId, depth: u16) -> 
     };
     let clock = config.clock.clone().unwrap_or_else(|| shared.clock.clone());
     let shared = Arc::clone(shared);
-    Ok(QueuePair::new(QueueParts { shared, id, depth, limits, clock, sq, cq, lists, config }))
+    Ok(QueuePair::new(QueueParts { shared, id, depth, limits, clock, sq, cq, lists, source, config }))
 }
 
 /// PRP list pages beyond one a slot: enough for a few of the largest requests at once. When they are

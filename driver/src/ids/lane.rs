@@ -123,6 +123,12 @@ impl IdLane {
         self.is_waiting
     }
 
+    /// Whether any lane of the set waits.
+    #[inline]
+    pub(crate) fn somebody_waits(&self) -> bool {
+        self.set.waiters.any()
+    }
+
     /// Stops to wait. An identifier that was handed over meanwhile goes to the next in line.
     pub fn stop_waiting(&mut self) {
         if !self.is_waiting {

@@ -2,6 +2,8 @@
 
 use doorbell_spec::Clock;
 
+use crate::ids::SharedIds;
+
 /// The configuration of a queue pair. `QueueConfig::default()` suits most.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -20,6 +22,14 @@ pub struct QueueConfig {
     /// How many requests a plug holds before it rings by itself: 1 to
     /// [`PLUG_LIMIT_MAX`](QueueConfig::PLUG_LIMIT_MAX), which is the default.
     pub plug_limit: u32,
+    /// Command identifiers that several queue pairs, on any threads and controllers, draw from one set. The
+    /// queue is as deep as there are of them, and [`depth`](QueueConfig::depth) says nothing else. `None`
+    /// (the default) for identifiers of its own.
+    ///
+    /// A request that finds none free is refused with [`QueueFull`](crate::SubmitError::QueueFull), and the
+    /// queue pair is in line from then on: the next that is released goes to whoever has waited longest. It
+    /// leaves the line when it is polled for a while and nothing was submitted again.
+    pub shared_ids: Option<SharedIds>,
 }
 
 /// How the latencies of a queue pair's requests are measured. Counters are kept in any case.
@@ -68,6 +78,7 @@ impl Default for QueueConfig {
             clock: None,
             statistics: Statistics::Cached,
             plug_limit: Self::PLUG_LIMIT_MAX,
+            shared_ids: None,
         }
     }
 }

@@ -17,6 +17,9 @@ use super::slot::SlotUse;
 pub(crate) struct SlotIndex(pub(crate) u32);
 
 impl SlotIndex {
+    /// No slot: a queue is at most 65,535 deep.
+    pub(crate) const NOWHERE: Self = Self(u32::MAX);
+
     #[inline]
     pub(crate) fn index(self) -> usize {
         self.0 as usize
@@ -36,6 +39,7 @@ pub enum Generations {
 /// The free slots of one queue.
 #[derive(Debug)]
 pub(crate) struct CommandIds {
+    total: u32,
     free: Box<[u64]>,
     hint: usize,
 }
@@ -47,29 +51,55 @@ pub(crate) struct IdBatch {
     mask: u64,
 }
 
+/// Whether the slot of a request that completes may go to the next request of the same queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reuse(u32);
+
+impl Reuse {
+    /// It may: nobody else could have it.
+    pub(crate) const ALWAYS: Self = Self(0);
+    /// Only if nobody waits for it.
+    pub(crate) const ASK: Self = Self(ASK);
+
+    #[inline]
+    fn bits(self) -> u32 {
+        self.0
+    }
+}
+
 /// Room for one slot that was just released, which whoever acquires one next takes first. One number, since
 /// every completion goes through here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Vacated(u32);
+
+/// Set beside a slot that others may wait for: the one who takes it must ask.
+const ASK: u32 = 1 << 16;
 
 impl Vacated {
     pub(crate) const NONE: Self = Self(u32::MAX);
 
     /// Puts a slot in, where none is.
     #[inline]
-    pub(crate) fn put(&mut self, slot: SlotIndex) {
+    pub(crate) fn put(&mut self, slot: SlotIndex, reuse: Reuse) {
         debug_assert_eq!(*self, Self::NONE, "a slot would be lost");
-        self.0 = slot.0;
+        self.0 = slot.0 | reuse.bits();
     }
 
+    /// Takes the slot if there is one that nobody else can wait for.
     #[inline]
-    pub(crate) fn take(&mut self) -> Option<SlotIndex> {
+    pub(crate) fn take_own(&mut self) -> Option<SlotIndex> {
         let Self(slot) = *self;
-        if slot == Self::NONE.0 {
+        if slot >= ASK {
             return None;
         }
         *self = Self::NONE;
         Some(SlotIndex(slot))
+    }
+
+    /// Takes the slot if there is one.
+    pub(crate) fn take(&mut self) -> Option<SlotIndex> {
+        let Self(slot) = std::mem::replace(self, Self::NONE);
+        (slot != Self::NONE.0).then_some(SlotIndex(slot & !ASK))
     }
 
     #[inline]
@@ -93,7 +123,7 @@ impl CommandIds {
                 rest => (1 << rest) - 1,
             })
             .collect();
-        Self { free, hint: 0 }
+        Self { total: u32::try_from(depth).unwrap_or(u32::MAX), free, hint: 0 }
     }
 
     /// Takes one free slot.
@@ -133,6 +163,11 @@ impl CommandIds {
         let (word, bit) = (slot.index() / WORD_BITS, slot.index() % WORD_BITS);
         debug_assert_eq!(self.free[word] & 1 << bit, 0, "slot {} was free already", slot.0);
         self.free[word] |= 1 << bit;
+    }
+
+    /// How many slots there are.
+    pub(crate) fn total(&self) -> u32 {
+        self.total
     }
 
     /// How many slots are free. Counts bits: not for the hot path.

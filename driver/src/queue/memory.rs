@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use doorbell_hugepages::DmaBuf;
 use doorbell_spec::{CompletionEntry, Iova, SubmissionEntry};
 
+use super::entry::Look;
+
 /// A DMA buffer shared with the device, seen from the first multiple of `alignment` in it on.
 #[derive(Debug)]
 pub(crate) struct SharedMemory {
@@ -193,13 +195,6 @@ pub(crate) struct CompletionCursor {
     expected: u64,
 }
 
-/// What a look at an entry has found.
-pub(crate) struct Peek {
-    pub(crate) difference: u64,
-    pub(crate) dw0: u32,
-    pub(crate) dw2: u32,
-}
-
 /// The phase tag within the last dword of an entry.
 const PHASE: u64 = 1 << 16;
 
@@ -248,21 +243,19 @@ impl CompletionCursor {
     /// what is expected above it.
     #[inline]
     pub(crate) fn difference(&self) -> u64 {
-        // The acquire load keeps the loads of the other dwords behind that of the phase tag: the device
-        // writes the dword with the tag last (NVMe Base 2.0, 3.3.3.2), the software controller by a
-        // release store.
-        u64::from(self.dwords()[3].load(Ordering::Acquire)) ^ self.expected
+        self.difference_of(self.look().last())
     }
 
-    /// The next entry: its [`difference`](Self::difference), and what belongs to it if that is as expected.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "this is what a poll does")]
-    pub(crate) fn peek(&self) -> Peek {
-        let dwords = self.dwords();
-        // Acquire: see `difference`.
-        let difference = u64::from(dwords[3].load(Ordering::Acquire)) ^ self.expected;
-        let [dw0, dw2] = [0, 2].map(|at| dwords[at].load(Ordering::Relaxed));
-        Peek { difference, dw0, dw2 }
+    /// A look at the next entry.
+    #[inline]
+    pub(crate) fn look(&self) -> Look<'_, [AtomicU32; 4]> {
+        Look::at(self.dwords())
+    }
+
+    /// What [`difference`](Self::difference) is for an entry with this last dword.
+    #[inline]
+    pub(crate) fn difference_of(&self, last: u32) -> u64 {
+        u64::from(last) ^ self.expected
     }
 
     /// Goes on to the next entry.
@@ -276,15 +269,13 @@ impl CompletionCursor {
 
     /// The next entry as a whole, if the device has written it.
     pub(crate) fn take(&mut self) -> Option<CompletionEntry> {
-        let difference = self.difference();
-        if is_absent(difference) {
+        let look = self.look();
+        if is_absent(self.difference_of(look.last())) {
             return None;
         }
-        let [dw0, dw1, dw2] = [0, 1, 2].map(|at| self.dwords()[at].load(Ordering::Relaxed));
-        #[expect(clippy::cast_possible_truncation, reason = "what the device has written is one dword")]
-        let dw3 = (difference ^ self.expected) as u32;
+        let entry = look.entry();
         self.advance();
-        Some(CompletionEntry::from_dwords(dw0, dw1, dw2, dw3))
+        Some(entry)
     }
 
     #[inline]

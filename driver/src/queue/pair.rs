@@ -10,13 +10,14 @@ use doorbell_spec::{Clock, Nanos, QueueId};
 use super::batch::Batches;
 use super::check::Limits;
 use super::config::{QueueConfig, Statistics};
-use super::ids::{CidLayout, CommandIds, IdBatch, SlotIndex, Vacated};
+use super::ids::{CidLayout, Reuse, SlotIndex, Vacated};
 use super::latency::LatencyCounts;
 use super::poll::EMPTY_POLLS_PER_LOOK;
 use super::prp::PrpLists;
 use super::ring::{CompletionRing, SubmissionRing};
 use super::slot::{Owner, SlotUse};
 use super::slots::Slots;
+use super::source::SlotSource;
 use super::split::Splits;
 use super::stats::{Counters, QueueMonitor, QueueStats};
 use crate::buffer::Buffer;
@@ -48,10 +49,10 @@ pub struct QueuePair {
     pub(super) sq: SubmissionRing,
     pub(super) cq: CompletionRing,
     pub(super) lists: PrpLists,
-    pub(super) ids: CommandIds,
+    /// Free slots, and those that a plug has reserved.
+    pub(super) source: SlotSource,
+    pub(super) reuse: Reuse,
     pub(super) layout: CidLayout,
-    /// Identifiers that a plug has taken and not used.
-    pub(super) reserve: IdBatch,
     /// The slot whose completion is being handed to the callback, which is the next to be used.
     pub(super) vacated: Vacated,
     pub(super) slots: Slots,
@@ -106,6 +107,7 @@ pub(crate) struct QueueParts {
     pub(crate) sq: SubmissionRing,
     pub(crate) cq: CompletionRing,
     pub(crate) lists: PrpLists,
+    pub(crate) source: SlotSource,
     pub(crate) config: QueueConfig,
 }
 
@@ -124,9 +126,9 @@ impl QueuePair {
             sq: parts.sq,
             cq: parts.cq,
             lists: parts.lists,
-            ids: CommandIds::new(depth),
+            reuse: parts.source.reuse(),
+            source: parts.source,
             layout,
-            reserve: IdBatch::default(),
             vacated: Vacated::NONE,
             slots: Slots::new((0..u32::from(depth)).map(|slot| layout.first(SlotIndex(slot)))),
             splits: Splits::new(depth),
@@ -172,7 +174,7 @@ impl QueuePair {
     /// Requests that were accepted and not yet completed. Counted when asked for; not for the I/O path.
     #[must_use]
     pub fn outstanding(&self) -> usize {
-        let commands = usize::from(self.depth) - self.available() as usize;
+        let commands = self.source.in_use() - self.vacated.len() as usize;
         commands - self.splits.commands() + self.splits.len()
     }
 
@@ -276,7 +278,7 @@ impl QueuePair {
     fn vacate(&mut self, index: SlotIndex) {
         let slot = self.slots.at(index);
         slot.slot_use = SlotUse::free(slot.slot_use.cid());
-        self.ids.release(index);
+        self.source.release(index);
     }
 }
 

@@ -42,16 +42,14 @@ impl QueuePair {
     pub fn plug(&mut self, expected: u32) -> Plug<'_> {
         self.flush_plug();
         self.look_at_state();
-        self.reserve = self.ids.acquire_batch(expected);
+        self.source.reserve(expected);
         Plug { queue: self, nesting: Nesting::Outermost }
     }
 
     /// Ends whatever plug there was: gives unused identifiers back and rings.
     #[inline]
     pub(crate) fn flush_plug(&mut self) {
-        if !self.reserve.is_empty() {
-            self.ids.release_batch(std::mem::take(&mut self.reserve));
-        }
+        self.source.release_reserve();
         self.ring();
     }
 
@@ -158,9 +156,7 @@ impl Plug<'_> {
     /// A plug within this one. Its end rings nothing; the outermost one's does.
     #[inline]
     pub fn plug(&mut self, expected: u32) -> Plug<'_> {
-        if self.queue.reserve.is_empty() {
-            self.queue.reserve = self.queue.ids.acquire_batch(expected);
-        }
+        self.queue.source.reserve(expected);
         Plug { queue: self.queue, nesting: Nesting::Inner }
     }
 

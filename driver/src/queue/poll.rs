@@ -55,6 +55,7 @@ impl QueuePair {
     #[inline(never)]
     fn look(&mut self) -> bool {
         self.until_look = EMPTY_POLLS_PER_LOOK;
+        self.source.give_up_waiting();
         let now = self.clock.now();
         if std::mem::take(&mut self.heard) {
             self.checked_at = now;
@@ -101,21 +102,23 @@ impl QueuePair {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "this is what a poll does")]
     pub(super) fn take_usual(&mut self, latency_ns: u64) -> Option<Completion> {
-        let peek = self.cq.next().peek();
+        let look = self.cq.look();
+        let difference = self.cq.difference_of(look.last());
         #[expect(clippy::cast_possible_truncation, reason = "the identifier is the low 16 bits")]
-        let cid = Cid(peek.difference as u16);
-        let index = self.layout.slot_in(peek.difference);
+        let cid = Cid(difference as u16);
+        let index = self.layout.slot_in(difference);
         let slot = self.slots.get_mut(index)?;
-        if !slot.slot_use.is(peek.difference) || !self.sq.is_from(peek.dw2) {
+        if !slot.slot_use.is(difference) || !self.sq.is_from(look.dword(2)) {
             return None;
         }
         let next_use = self.layout.free_after(cid);
+        let result = Ok(look.dword(0));
         // A plain request has a whole buffer.
         let buffer = Buffer::Whole(slot.whole.take()?);
         slot.slot_use = next_use;
         self.cq.next().advance();
-        self.vacated.put(index);
-        Some(Completion { user_data: slot.user_data, result: Ok(peek.dw0), buffer, latency_ns })
+        self.vacated.put(index, self.reuse);
+        Some(Completion { user_data: slot.user_data, result, buffer, latency_ns })
     }
 
     /// Gives back the slot of the request that was handed over, unless the callback has used it again.
@@ -130,7 +133,7 @@ impl QueuePair {
     #[inline(never)]
     fn release_unused(&mut self) {
         if let Some(index) = self.vacated.take() {
-            self.ids.release(index);
+            self.source.release(index);
         }
     }
 
@@ -217,7 +220,7 @@ impl QueuePair {
         self.lists.release(chain);
         let slot = self.slots.at(index);
         slot.slot_use = self.layout.free_after(slot.slot_use.cid());
-        self.ids.release(index);
+        self.source.release(index);
     }
 
     /// Looks whether the controller is still well. Answers a request that ends without a completion of the

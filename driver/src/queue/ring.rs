@@ -5,11 +5,13 @@
 //! was written, so that nothing posted is forgotten.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use doorbell_hugepages::DmaBuf;
 use doorbell_spec::{CompletionEntry, Iova, QueueId, SubmissionEntry};
 
 use super::doorbell::{Again, QueueDoorbell};
+use super::entry::Look;
 use super::memory::{CompletionCursor, SharedMemory, SubmissionCursor};
 use super::stats::Counters;
 
@@ -131,6 +133,18 @@ impl CompletionRing {
         self.cursor.is_ready()
     }
 
+    /// A look at the next entry.
+    #[inline]
+    pub(crate) fn look(&self) -> Look<'_, [AtomicU32; 4]> {
+        self.cursor.look()
+    }
+
+    /// See [`CompletionCursor::difference_of`].
+    #[inline]
+    pub(crate) fn difference_of(&self, last: u32) -> u64 {
+        self.cursor.difference_of(last)
+    }
+
     /// The next entry, to be looked at and taken piece by piece.
     #[inline]
     pub(crate) fn next(&mut self) -> &mut CompletionCursor {
@@ -191,7 +205,7 @@ mod tests {
     use super::*;
     use doorbell_hugepages::{DmaSpace, DmaSpaceConfig};
     use doorbell_spec::Doorbells;
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::atomic::Ordering;
 
     /// A ring's memory with the doorbell that belongs to it.
     fn parts(bytes: usize) -> (SharedMemory, Arc<[AtomicU32]>) {

@@ -60,6 +60,11 @@ impl Slots {
     }
 
     #[inline]
+    pub(super) fn has(&self, index: SlotIndex) -> bool {
+        index.index() < self.slots.len()
+    }
+
+    #[inline]
     pub(super) fn len(&self) -> usize {
         self.slots.len()
     }

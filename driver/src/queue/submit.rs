@@ -112,13 +112,14 @@ impl QueuePair {
         let buffer = match buffer {
             Buffer::Whole(whole) if matches!(operation, Operation::Read | Operation::Write) => {
                 // The slot first: what is known about the request then does not live across this call.
-                if let Some(index) = self.acquire_slot() {
+                let index = self.next_slot();
+                if self.slots.has(index) {
                     if let Some(quick) = Quick::of(&namespace, lba, &whole, &self.limits) {
                         let command =
                             Command { operation, nsid: namespace.nsid(), options, lba, blocks: quick.blocks };
                         return Ok(self.post_plain(index, &command, quick, Keep { user_data, whole }));
                     }
-                    self.ids.release(index);
+                    self.give_back(index);
                 }
                 Buffer::Whole(whole)
             }
@@ -196,9 +197,12 @@ impl QueuePair {
 
     /// Takes a request in that needs several commands, and submits as many as there is room for.
     fn post_split(&mut self, request: Request, blocks: u64) -> Result<RequestHandle, Rejected> {
-        if self.available() == 0 || self.splits.next_waiting().is_some() {
+        // A slot is acquired and given back: so that the queue is in line for one if there is none.
+        let slot = if self.splits.is_waiting() { None } else { self.acquire_slot() };
+        let Some(slot) = slot else {
             return Err(Rejected { error: SubmitError::QueueFull, request });
-        }
+        };
+        self.source.release(slot);
         let serial = self.serial;
         match self.splits.insert(request, blocks, serial) {
             Ok(index) => {
@@ -227,7 +231,7 @@ impl QueuePair {
     fn post_part(&mut self) -> bool {
         let Some(slot) = self.acquire_slot() else { return false };
         let Some((index, rest, options)) = self.splits.next_waiting() else {
-            self.ids.release(slot);
+            self.source.release(slot);
             return false;
         };
         let blocks = command_blocks(&rest, &self.limits, &self.lists);
@@ -247,18 +251,32 @@ impl QueuePair {
         true
     }
 
-    /// Slots that a request could have.
-    pub(super) fn available(&self) -> u32 {
-        self.ids.available() + self.reserve.len() + self.vacated.len()
+    fn acquire_slot(&mut self) -> Option<SlotIndex> {
+        let slot = self.next_slot();
+        self.slots.has(slot).then_some(slot)
     }
 
+    /// Acquires a slot. If there is none, it is one that does not exist: that is looked at anyway.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the usual slot is the one that was just vacated")]
-    fn acquire_slot(&mut self) -> Option<SlotIndex> {
-        if let Some(vacated) = self.vacated.take() {
-            return Some(vacated);
+    fn next_slot(&mut self) -> SlotIndex {
+        match self.vacated.take_own() {
+            Some(slot) => slot,
+            None => self.acquire_other(),
         }
-        self.reserve.take().or_else(|| self.ids.acquire())
+    }
+
+    /// Gives back a slot that was not used after all.
+    #[cold]
+    #[inline(never)]
+    fn give_back(&mut self, index: SlotIndex) {
+        self.source.release(index);
+    }
+
+    #[inline(never)]
+    fn acquire_other(&mut self) -> SlotIndex {
+        let kept = if self.source.may_keep() { self.vacated.take() } else { None };
+        kept.or_else(|| self.source.acquire()).unwrap_or(SlotIndex::NOWHERE)
     }
 
     /// Writes the entry of a command into the ring.

@@ -11,6 +11,7 @@ mod foreign;
 mod group;
 mod group_events;
 mod group_plugs;
+mod identifiers;
 mod integrity;
 mod namespaces;
 mod queues;
@@ -38,6 +39,7 @@ pub fn all() -> Vec<Scenario> {
         group::SCENARIOS,
         group_events::SCENARIOS,
         group_plugs::SCENARIOS,
+        identifiers::SCENARIOS,
         integrity::SCENARIOS,
         namespaces::SCENARIOS,
         queues::SCENARIOS,
