@@ -11,7 +11,7 @@ use serde_json::Value;
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// What each study must compare, by name.
-const COMPARISONS: [(&str, &[&str]); 2] = [
+const COMPARISONS: [(&str, &[&str]); 3] = [
     (
         "plug",
         &[
@@ -19,6 +19,17 @@ const COMPARISONS: [(&str, &[&str]); 2] = [
             "plug over no plug, two threads",
             "count over no count, private IDs, two controllers",
             "plug over no plug, two threads, two controllers",
+            "limit 32 over limit 16",
+            "limit 32 over limit 16, two controllers",
+        ],
+    ),
+    (
+        "clock",
+        &[
+            "cached over off, two threads",
+            "cached over off, inline",
+            "cached over per request, two threads",
+            "per request over off, two threads",
         ],
     ),
     ("floor", &["doorbell over bare loop, two threads", "doorbell over bare loop, inline"]),

@@ -175,10 +175,10 @@ impl Course<'_> {
 }
 
 /// Turns between two looks at the clock.
-const TURNS_PER_LOOK: u32 = 32;
+const TURNS_PER_LOOK: u32 = 8;
 /// Requests before a slice is measured: the caches and the other thread have seen every queue entry some
 /// times.
-const WARM_UP_REQUESTS: u64 = 2048;
+const WARM_UP_REQUESTS: u64 = 512;
 /// Commands of one step of an inline controller: all that a turn has submitted, on any number of queues.
 const INLINE_BUDGET: usize = 4096;
 const SILENCE_NS_MAX: u64 = 30_000_000_000;

@@ -13,6 +13,8 @@ pub(super) struct Figures {
 /// What a ratio should be.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Goal {
+    /// Nothing: it stands beside others to be looked at.
+    Shown,
     /// So much, or more.
     AtLeast(f64),
     /// Between these two.
@@ -49,15 +51,17 @@ impl Goal {
     /// Whether a ratio is what it should be.
     pub(super) fn is_met(self, ratio: f64) -> bool {
         match self {
+            Self::Shown => true,
             Self::AtLeast(least) => ratio >= least,
             Self::Within(least, most) => (least..=most).contains(&ratio),
         }
     }
 
     /// The least ratio that meets it.
-    pub(super) fn least(self) -> f64 {
+    pub(super) fn least(self) -> Option<f64> {
         match self {
-            Self::AtLeast(least) | Self::Within(least, _) => least,
+            Self::Shown => None,
+            Self::AtLeast(least) | Self::Within(least, _) => Some(least),
         }
     }
 }
@@ -120,9 +124,10 @@ mod tests {
 
     #[test]
     fn goals_are_met_from_their_limit_on() {
+        assert!(Goal::Shown.is_met(0.1) && Goal::Shown.least().is_none());
         assert!(Goal::AtLeast(1.05).is_met(1.05) && !Goal::AtLeast(1.05).is_met(1.049));
         let within = Goal::Within(80.0, 120.0);
         assert!(within.is_met(80.0) && within.is_met(120.0) && !within.is_met(79.9) && !within.is_met(120.1));
-        assert_eq!(within.least(), 80.0);
+        assert_eq!(within.least(), Some(80.0));
     }
 }

@@ -10,6 +10,7 @@
 //! what a user would get. What a bare loop costs stands beside it in `bare`.
 
 mod bare;
+mod clock;
 mod comparison;
 mod contest;
 mod figures;
@@ -117,6 +118,7 @@ impl Study {
             Name::Plug => {
                 ("several requests share a doorbell and take their IDs at once (2021)", plug::comparisons())
             }
+            Name::Clock => ("the time is read once for a batch of requests (2024)", clock::comparisons()),
             Name::Floor => ("Doorbell beside a bare loop that keeps no books", floor::comparisons()),
         };
         Self { name, title, comparisons, notes: Vec::new() }

@@ -13,7 +13,7 @@ use super::workload::Workload;
 /// The comparisons, the first of which has the study's baseline.
 pub(super) fn comparisons() -> Vec<Comparison> {
     let both = |make: fn(usize) -> Comparison| [1, 2].map(make);
-    [counted_private, plugged].into_iter().flat_map(both).collect()
+    [counted_private, plugged, limit_16, limit_1].into_iter().flat_map(both).collect()
 }
 
 /// On one thread with the controllers, where nothing that the driver saves is hidden behind their work.
@@ -39,6 +39,34 @@ fn plugged(controllers: usize) -> Comparison {
         goal: Goal::AtLeast(1.3),
         claim: "one doorbell for a batch is better than one for each request",
     }
+}
+
+fn limit_16(controllers: usize) -> Comparison {
+    Comparison {
+        name: named("limit 32 over limit 16", controllers),
+        place: Place::TwoThreads,
+        baseline: limited("plug, limit 16", 16, controllers),
+        variant: limited("plug, limit 32", 32, controllers),
+        published: None,
+        goal: Goal::AtLeast(0.99),
+        claim: "a plug that holds 32 requests is no worse than one that rings at 16",
+    }
+}
+
+fn limit_1(controllers: usize) -> Comparison {
+    Comparison {
+        name: named("limit 32 over limit 1", controllers),
+        baseline: limited("plug, limit 1", 1, controllers),
+        goal: Goal::AtLeast(1.3),
+        claim: "a plug is better than one that rings for each request, with IDs at once in both",
+        ..limit_16(controllers)
+    }
+}
+
+fn limited(name: &str, plug_limit: u32, controllers: usize) -> Variant {
+    let mut workload = Workload::reads(512, Style::CountedPlug).on_controllers(controllers);
+    workload.queue.plug_limit = plug_limit;
+    Variant::new(name, move |place| workload.set_up(place))
 }
 
 fn variant(name: &str, style: Style, controllers: usize) -> Variant {

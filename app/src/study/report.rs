@@ -41,7 +41,7 @@ pub(super) struct ComparisonReport {
     ratio_max: f64,
     rounds: usize,
     published_ratio: Option<f64>,
-    goal_ratio: f64,
+    goal_ratio: Option<f64>,
     met: bool,
     raw: Vec<[f64; 2]>,
     #[serde(skip)]
@@ -93,11 +93,13 @@ impl ComparisonReport {
     fn sentence(&self) -> String {
         let (ratio, min, max) = (self.ratio, self.ratio_min, self.ratio_max);
         let spread = format!("{ratio:.3} ({min:.3} to {max:.3})");
+        let is_itself = self.name.starts_with(A_A);
         let verdict = match self.goal_ratio {
-            _ if self.name.starts_with(A_A) && self.met => format!("yes, {spread}"),
-            _ if self.name.starts_with(A_A) => format!("no, {spread}: the figures are to be taken with care"),
-            goal if self.met => format!("yes, {spread}, and {goal} was hoped for"),
-            goal => format!("no, {spread}, and {goal} was hoped for"),
+            None => spread,
+            Some(_) if is_itself && self.met => format!("yes, {spread}"),
+            Some(_) if is_itself => format!("no, {spread}: the figures are to be taken with care"),
+            Some(goal) if self.met => format!("yes, {spread}, and {goal} was hoped for"),
+            Some(goal) => format!("no, {spread}, and {goal} was hoped for"),
         };
         format!("{}: {}: {verdict}.", self.name, self.claim)
     }
@@ -124,7 +126,7 @@ impl StudyReport {
             "GOAL",
             "MET",
         ]);
-        let published = |ratio: Option<f64>| ratio.map_or_else(|| "-".to_owned(), |ratio| ratio.to_string());
+        let number = |ratio: Option<f64>| ratio.map_or_else(|| "-".to_owned(), |ratio| ratio.to_string());
         for it in &self.comparisons {
             table.add(vec![
                 format!("  {}", it.name),
@@ -140,8 +142,8 @@ impl StudyReport {
                 format!("{:.3}", it.ratio),
                 format!("{:.3}", it.ratio_min),
                 format!("{:.3}", it.ratio_max),
-                published(it.published_ratio),
-                it.goal_ratio.to_string(),
+                number(it.published_ratio),
+                number(it.goal_ratio),
                 if it.met { "yes" } else { "no" }.to_owned(),
             ]);
         }
