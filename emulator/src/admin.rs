@@ -71,6 +71,7 @@ impl Device {
         self.sqs[0] = Some(Box::new(sq));
         self.cqs[0] = Some(Box::new(cq));
         self.live.insert(0, QueueId::ADMIN);
+        self.watch_queues(window);
     }
 
     /// Takes up to `burst` admin commands. Answers how many.
@@ -81,11 +82,15 @@ impl Device {
         let bells = step.bells(&self.shadow);
         note(sq.look(&bells), &mut self.tally.tail_doorbells, &mut self.tally.violations);
         note(cq.look(&bells), &mut self.tally.head_doorbells, &mut self.tally.violations);
+        step.window.watch.note(sq.turn, sq.bell.rung(), cq.bell.rung());
         if sq.is_empty() { 0 } else { self.serve_admin_commands(step, burst) }
     }
 
     #[inline(never)]
     fn serve_admin_commands(&mut self, step: &Step<'_>, burst: usize) -> usize {
+        step.window.watch.disturb();
+        // What is left for the next turn is looked at then, whatever it is.
+        self.has_backlog = true;
         let queue = QueueId::ADMIN;
         let Some((sq, cq)) = pair(&mut self.sqs, &mut self.cqs, queue) else { return 0 };
         if sq.ring.refresh(step.dma).is_err() || cq.ring.refresh(step.dma).is_err() {

@@ -21,7 +21,9 @@ use crate::queues::bell::Bells;
 use crate::queues::{CompletionQueue, SubmissionQueue};
 use crate::registers::{Effect, Registers};
 use crate::report::{Report, Tally, Violation};
+use crate::serve::{pair, sq_mut};
 use crate::shadow::Shadow;
+use crate::watch::Spot;
 use crate::window::Window;
 
 /// Everything behind the device's lock.
@@ -32,8 +34,6 @@ pub(crate) struct Device {
     pub(crate) cqs: Vec<Option<Box<CompletionQueue>>>,
     /// Submission queues that exist, in the order they are served.
     pub(crate) live: Vec<QueueId>,
-    /// Which of them is served first in the next step.
-    cursor: usize,
     pub(crate) flight: Flight,
     pub(crate) storage: Storage,
     /// What the host has configured with Doorbell Buffer Config.
@@ -49,6 +49,8 @@ pub(crate) struct Device {
     generation: u64,
     /// Queues that were reported as unmapped since the last reset.
     pub(crate) lost: Vec<QueueId>,
+    /// Whether a queue may have commands that were announced and not taken.
+    pub(crate) has_backlog: bool,
     /// Whether completions wait for room.
     pub(crate) has_held: bool,
     pub(crate) is_removed: bool,
@@ -86,13 +88,18 @@ impl Device {
             config.namespaces.iter().map(|namespace| Namespace::new(namespace, cache)).collect();
         let mut storage = Storage::new(namespaces?, config.oncs, cache);
         storage.transfer_bytes_max = transfer_bytes_max(&config);
+        let flight = Flight::new(&config.latency);
+        // Commands that take time, or whose identifiers are looked at, are not trivial.
+        if !flight.has_latency() && !config.cid_below_depth.is_on() {
+            storage.shortcuts = Toggle::On;
+        }
+        storage.refresh_trivial();
         Ok(Self {
             registers: Registers::new(&config),
             sqs: std::iter::repeat_with(|| None).take(usize::from(config.submission_queues) + 1).collect(),
             cqs: std::iter::repeat_with(|| None).take(usize::from(config.completion_queues) + 1).collect(),
             live: Vec::new(),
-            cursor: 0,
-            flight: Flight::new(&config.latency),
+            flight,
             storage,
             shadow: None,
             admin: Admin::new(&config, cache),
@@ -102,6 +109,7 @@ impl Device {
             armed_vectors: 0,
             generation: 0,
             lost: Vec::new(),
+            has_backlog: false,
             has_held: false,
             is_removed: false,
             bus_events: VecDeque::new(),
@@ -111,27 +119,11 @@ impl Device {
 
     /// Takes and completes commands, `budget` at most. Answers how many it was.
     pub(crate) fn step(&mut self, step: &Step<'_>, budget: usize) -> usize {
-        if self.is_removed {
-            return 0;
+        let mut done = 0;
+        if !step.window.watch.is_quiet(step.dma.generation()) {
+            let Some(completed) = self.attend(step, budget) else { return 0 };
+            done = completed;
         }
-        if self.registers.has_timer() {
-            self.registers.advance(step.clock.now());
-        }
-        if !self.registers.is_processing() {
-            return 0;
-        }
-        if step.dma.generation() != self.generation {
-            self.look_for_lost_queues(step);
-            self.refresh_shadow(step.dma);
-            if !self.registers.is_processing() {
-                return 0;
-            }
-        }
-        let mut done = self.release_held(step);
-        if !self.flight.is_empty() {
-            done += self.complete_due(step, budget);
-        }
-        done += self.deliver_events(step);
         while done < budget {
             let (taken, rest) = self.go_round(step, budget - done);
             done += taken;
@@ -139,8 +131,69 @@ impl Device {
                 break;
             }
         }
-        self.raise_interrupts();
+        if self.armed_vectors > 0 {
+            self.raise_interrupts();
+        }
+        if self.has_backlog {
+            step.window.watch.disturb();
+        } else if !step.window.watch.is_quiet(step.dma.generation()) {
+            self.settle(step);
+        }
         done
+    }
+
+    /// Does everything that is not announced by a doorbell. `None`: the controller does nothing.
+    #[inline(never)]
+    fn attend(&mut self, step: &Step<'_>, budget: usize) -> Option<usize> {
+        if self.is_removed {
+            return None;
+        }
+        if self.registers.has_timer() {
+            self.registers.advance(step.clock.now());
+        }
+        if self.registers.is_processing() && step.dma.generation() != self.generation {
+            self.look_for_lost_queues(step);
+            self.refresh_shadow(step.dma);
+        }
+        if !self.registers.is_processing() {
+            return None;
+        }
+        let mut done = self.release_held(step);
+        if !self.flight.is_empty() {
+            done += self.complete_due(step, budget);
+        }
+        Some(done + self.deliver_events(step))
+    }
+
+    /// Notes whether only a doorbell can make the controller move from now on.
+    #[inline(never)]
+    fn settle(&mut self, step: &Step<'_>) {
+        let is_quiet = self.registers.is_processing()
+            && !self.registers.has_timer()
+            && !self.has_held
+            && self.flight.is_empty()
+            && self.admin.events.is_silent()
+            && self.shadow.is_none()
+            && step.dma.is_master();
+        if is_quiet {
+            step.window.watch.settle(step.dma.generation());
+        }
+    }
+
+    /// Tells the watch which submission queues there are. To be called whenever one comes or goes.
+    pub(crate) fn watch_queues(&mut self, window: &Window) {
+        let Self { live, sqs, cqs, .. } = self;
+        for (turn, queue) in live.iter().enumerate() {
+            if let Some(sq) = sq_mut(sqs, *queue) {
+                sq.turn = turn;
+            }
+        }
+        let words = |queue: &QueueId| {
+            let (sq, cq) = pair(sqs, cqs, *queue)?;
+            Some((sq.bell.word(), cq.bell.word()))
+        };
+        window.watch(live.iter().filter_map(words));
+        self.has_backlog = true;
     }
 
     /// Reports queues whose memory was unmapped while they exist, also those that are idle: a real device
@@ -165,13 +218,17 @@ impl Device {
     /// Serves each submission queue once, starting where the last round ended.
     fn go_round(&mut self, step: &Step<'_>, budget: usize) -> (usize, Rest) {
         let (mut done, mut rest) = (0, Rest::Nothing);
-        for _ in 0..self.live.len() {
+        let watch = &step.window.watch;
+        // With shadows there is more to look at than the registers.
+        let looks_everywhere = std::mem::take(&mut self.has_backlog) || self.shadow.is_some();
+        for round in 1..=self.live.len() {
             // A command may have deleted queues meanwhile.
-            if self.cursor >= self.live.len() {
-                self.cursor = 0;
+            let turn = if watch.first() < self.live.len() { watch.first() } else { 0 };
+            watch.begin_at(if turn + 1 == self.live.len() { 0 } else { turn + 1 });
+            if !looks_everywhere && watch.spots().get(turn).is_some_and(Spot::is_still) {
+                continue;
             }
-            let Some(queue) = self.live.get(self.cursor).copied() else { break };
-            self.cursor += 1;
+            let Some(queue) = self.live.get(turn).copied() else { break };
             let burst = BURST.min(budget - done);
             let taken = if queue == QueueId::ADMIN {
                 self.serve_admin(step, burst)
@@ -183,6 +240,8 @@ impl Device {
                 rest = Rest::Possible;
             }
             if done >= budget || !self.registers.is_processing() {
+                // Whose turn did not come may have been left with commands.
+                self.has_backlog |= looks_everywhere && round < self.live.len();
                 return (done, Rest::Nothing);
             }
         }
@@ -275,7 +334,7 @@ impl Device {
                 window.clear(cq.bell.word());
             }
         }
-        self.cursor = 0;
+        self.watch_queues(window);
         self.has_held = false;
         self.lost.clear();
         self.forget_shadow();
@@ -326,4 +385,4 @@ fn transfer_bytes_max(config: &EmulatorConfig) -> usize {
 }
 
 /// So many commands of one queue are taken before the next queue's turn.
-const BURST: usize = 32;
+pub(crate) const BURST: usize = 32;

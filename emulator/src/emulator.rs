@@ -11,9 +11,10 @@ use crate::config::{EmulatorConfig, NamespaceConfig, Toggle, doorbell_window_byt
 use crate::device::{Device, Step};
 use crate::error::EmulatorError;
 use crate::fault::FaultPlan;
-use crate::iova::IovaSpace;
 use crate::iova::access::{AccessLog, Dma};
+use crate::iova::{IovaSpace, Table};
 use crate::namespace::Namespace;
+use crate::quick::Quickly;
 use crate::report::Report;
 use crate::shadow::Rest;
 use crate::thread::Worker;
@@ -93,8 +94,10 @@ impl Emulator {
     /// Takes and completes at most about `budget` commands. Answers how many it was.
     ///
     /// A controller with a thread of its own may be stepped too, but need not be.
+    // Out of line, so that its instructions can be counted by name.
+    #[inline(never)]
     pub fn step(&self, budget: usize) -> usize {
-        self.shared.step_or_rest(&mut self.shared.lock(), budget)
+        self.shared.moved().map_or(0, |turn| self.shared.step_from(turn, budget))
     }
 
     /// When something will happen by itself next: a delayed completion, readiness, the end of a shutdown.
@@ -119,7 +122,7 @@ impl Emulator {
     #[must_use]
     pub fn report(&self) -> Report {
         let faults = self.shared.accesses.snapshot();
-        self.shared.lock().report(faults)
+        self.shared.enter().report(faults)
     }
 
     /// Raises an asynchronous event, as the hardware would. It is reported when the host has asked for it.
@@ -142,6 +145,7 @@ impl Emulator {
         };
         namespaces.insert(at, Namespace::new(config, cache)?);
         device.storage.nsid_max = device.storage.nsid_max.max(config.nsid);
+        device.storage.refresh_trivial();
         device.namespace_changed(config.nsid);
         drop(device);
         self.wake();
@@ -158,6 +162,7 @@ impl Emulator {
             return Err(EmulatorError::Namespace { nsid, problem: "does not exist" });
         };
         device.storage.namespaces.remove(at);
+        device.storage.refresh_trivial();
         device.namespace_changed(nsid);
         drop(device);
         self.wake();
@@ -180,7 +185,8 @@ impl Emulator {
 impl Shared {
     fn new(config: EmulatorConfig, clock: Clock, space: Arc<IovaSpace>) -> Result<Self, EmulatorError> {
         config.validate()?;
-        let window = Window::new(doorbell_window_bytes(&config))
+        let queues = usize::from(config.submission_queues) + 1;
+        let window = Window::new(doorbell_window_bytes(&config), queues)
             .map_err(|source| EmulatorError::Os { action: "mapping memory for doorbells", source })?;
         let faults = FaultPlan::default();
         for rule in &config.faults {
@@ -191,8 +197,34 @@ impl Shared {
         Ok(Self { device, space, window, faults, clock, accesses, waiting })
     }
 
-    /// Waits for the device. The controller's own thread uses [`Shared::try_lock`] instead.
+    /// Where a step would begin; `None` if it would find nothing. Takes no lock.
+    #[inline]
+    pub(crate) fn moved(&self) -> Option<usize> {
+        if self.is_quiet() { self.window.watch.first_moved() } else { Some(0) }
+    }
+
+    /// Whether only a doorbell can make the controller move.
+    #[inline]
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.window.watch.is_quiet(self.space.generation())
+    }
+
+    /// Whether somebody waits for the device.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// Waits for the device, to do something to it.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Device> {
+        let guard = self.enter();
+        self.window.watch.disturb();
+        guard
+    }
+
+    /// Waits for the device, to step it or to look at it. The controller's own thread uses
+    /// [`Shared::try_lock`] instead.
+    #[inline]
+    pub(crate) fn enter(&self) -> MutexGuard<'_, Device> {
         if let Ok(guard) = self.device.try_lock() {
             return guard;
         }
@@ -205,21 +237,50 @@ impl Shared {
 
     /// Takes the device if nobody else wants it: a thread that steps all the time would starve the others.
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Device>> {
-        if self.waiting.load(Ordering::Relaxed) > 0 {
+        if self.is_wanted() {
             return None;
         }
         self.device.try_lock().ok()
     }
 
     /// One step of a device that is locked.
-    pub(crate) fn step(&self, device: &mut Device, budget: usize) -> usize {
-        self.with_step(device, |device, step| device.step(step, budget))
+    #[inline(always)]
+    pub(crate) fn step(&self, device: &mut Device, turn: usize, budget: usize) -> usize {
+        let table = self.space.read();
+        let mut done = 0;
+        if self.window.watch.is_quiet(table.generation()) && !self.faults.is_armed() {
+            match device.step_quickly(&self.window.watch, &table, turn, budget) {
+                Quickly::Done(taken) if device.armed_vectors == 0 => return taken,
+                Quickly::Done(taken) | Quickly::Partly(taken) => done = taken,
+            }
+        }
+        self.step_generally(device, &table, budget - done) + done
     }
 
-    /// One step; if there was nothing to do, the host is told to ring from now on.
-    pub(crate) fn step_or_rest(&self, device: &mut Device, budget: usize) -> usize {
-        let done = self.step(device, budget);
-        if done == 0 && self.go_idle(device) == Rest::Disturbed { self.step(device, budget) } else { done }
+    #[inline(never)]
+    fn step_generally(&self, device: &mut Device, table: &Table, budget: usize) -> usize {
+        let dma = Dma::new(table, &self.accesses, device.mastering);
+        let step = Step { dma: &dma, window: &self.window, clock: &self.clock, faults: self.faults.view() };
+        device.step(&step, budget)
+    }
+
+    /// A step that begins with the queue at `turn`, and what comes before a rest if it finds nothing.
+    #[inline(never)]
+    pub(crate) fn step_from(&self, turn: usize, budget: usize) -> usize {
+        let mut device = self.enter();
+        match self.step(&mut device, turn, budget) {
+            0 => self.step_again(&mut device, budget),
+            done => done,
+        }
+    }
+
+    /// What a step does that has found nothing: tells the host to ring from now on, and looks once more.
+    #[inline(never)]
+    pub(crate) fn step_again(&self, device: &mut Device, budget: usize) -> usize {
+        if self.go_idle(device) == Rest::Quiet {
+            return 0;
+        }
+        self.step_generally(device, &self.space.read(), budget)
     }
 
     /// Makes sure that the host rings if it wants something from now on, before a rest.

@@ -14,6 +14,7 @@ use std::fmt;
 use std::io;
 use std::ops::RangeInclusive;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use doorbell_spec::{Addressing, HostRegion, Iova, MapError, Mapper, MapperLimits};
@@ -23,6 +24,8 @@ pub struct IovaSpace {
     /// Taken for reading by the device for a step, for writing by map and unmap. No lock is taken under it
     /// but that of the access log.
     table: RwLock<Table>,
+    /// The table's generation, for who does not need the table.
+    generation: AtomicU64,
     /// The highest address there is.
     last: u64,
     entries_max: Option<u64>,
@@ -50,17 +53,36 @@ unsafe impl Send for Range {}
 // SAFETY: as above; a shared `Range` is never written.
 unsafe impl Sync for Range {}
 
+impl Table {
+    /// Changes whenever something was mapped or unmapped.
+    #[inline]
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+}
+
 impl IovaSpace {
     /// An empty space of addresses of `bits` (32 to 64) bits, with room for so many mappings.
     #[must_use]
     pub fn new(bits: u8, entries_max: Option<u64>) -> Self {
         let last = u64::MAX >> (64 - bits.clamp(32, 64));
-        Self { table: RwLock::default(), last, entries_max }
+        Self { table: RwLock::default(), generation: AtomicU64::new(0), last, entries_max }
     }
 
     /// The table as it is now. While the guard lives, nothing can be mapped or unmapped.
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, Table> {
         self.table.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes whenever something was mapped or unmapped.
+    #[inline]
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    fn count_change(&self, table: &mut Table) {
+        table.generation += 1;
+        self.generation.store(table.generation, Ordering::Release);
     }
 
     /// How many mappings there are.
@@ -115,7 +137,7 @@ impl Mapper for IovaSpace {
             return Err(MapError::Overlap { iova, bytes: region.bytes });
         }
         table.ranges.insert(at, range);
-        table.generation += 1;
+        self.count_change(&mut table);
         Ok(())
     }
 
@@ -129,7 +151,7 @@ impl Mapper for IovaSpace {
             return Err(MapError::NotMapped { iova, bytes });
         }
         table.ranges.remove(at);
-        table.generation += 1;
+        self.count_change(&mut table);
         Ok(())
     }
 }

@@ -35,6 +35,7 @@ mod nvm;
 mod outcome;
 mod prp;
 mod queues;
+mod quick;
 mod registers;
 mod report;
 mod serve;
@@ -42,6 +43,7 @@ mod shadow;
 mod thread;
 mod transport;
 mod twist;
+mod watch;
 mod window;
 
 pub use config::{

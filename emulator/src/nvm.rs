@@ -14,6 +14,7 @@ use crate::iova::access::Dma;
 use crate::namespace::Namespace;
 use crate::outcome::Outcome;
 use crate::prp::{Pieces, PrpError};
+use crate::queues::burst::Trivial;
 use crate::report::{Violation, Violations};
 
 /// What the controller can do with its namespaces, and the namespaces.
@@ -32,6 +33,9 @@ pub(crate) struct Storage {
     pub(crate) pieces: Pieces,
     /// Where the namespace that was named last is.
     last_hit: usize,
+    /// Whether commands may be trivial at all.
+    pub(crate) shortcuts: Toggle,
+    trivial: Option<Trivial>,
 }
 
 /// What a command may use besides the namespaces.
@@ -55,6 +59,8 @@ impl Storage {
             cache,
             pieces: Pieces::default(),
             last_hit: 0,
+            shortcuts: Toggle::Off,
+            trivial: None,
         }
     }
 
@@ -65,6 +71,7 @@ impl Storage {
             return Some(self.last_hit);
         }
         self.last_hit = self.namespaces.binary_search_by_key(&nsid, |namespace| namespace.nsid).ok()?;
+        self.refresh_trivial();
         Some(self.last_hit)
     }
 
@@ -78,20 +85,26 @@ impl Storage {
         }
     }
 
-    /// Whether a command is a valid Read or Write of the namespace that was named last, which keeps no data:
-    /// then there is nothing to execute. The hot path of measurements; everything else is not trivial.
+    /// The Reads and Writes of the namespace that was named last for which there is nothing to execute,
+    /// because it keeps no data. The hot path of measurements.
     #[inline]
-    pub(crate) fn is_trivial(&self, entry: &SubmissionEntry) -> bool {
-        let Some(namespace) = self.namespaces.get(self.last_hit) else { return false };
-        let (lba, blocks) = (entry.lba(), entry.blocks());
-        // Opcode 1 or 2, and no flags.
-        let head = u16::from_le_bytes([entry.opcode, entry.flags]);
-        head.wrapping_sub(1) < 2
-            && entry.nsid == namespace.nsid.0
-            && namespace.backend.is_null()
-            && namespace.contains(lba, blocks)
-            && namespace.length(blocks) <= self.transfer_bytes_max
-            && !namespace.protection.is_on()
+    pub(crate) fn trivial(&self) -> Option<&Trivial> {
+        self.trivial.as_ref()
+    }
+
+    /// Finds out which commands are trivial, after the namespaces, or the one that was named last, or what
+    /// may be trivial at all have changed.
+    pub(crate) fn refresh_trivial(&mut self) {
+        self.trivial = self.find_trivial();
+    }
+
+    fn find_trivial(&self) -> Option<Trivial> {
+        let namespace = self.namespaces.get(self.last_hit).filter(|_| self.shortcuts.is_on())?;
+        if !namespace.backend.is_null() || namespace.protection.is_on() {
+            return None;
+        }
+        let blocks_max = self.transfer_bytes_max >> namespace.block_shift;
+        Trivial::new(namespace.nsid.0, namespace.blocks, blocks_max)
     }
 
     /// Executes an I/O command.

@@ -4,6 +4,7 @@
 //! before it is believed. Indexes are kept privately: nothing is read back from host memory.
 
 pub(crate) mod bell;
+pub(crate) mod burst;
 pub(crate) mod ring;
 
 use std::collections::VecDeque;
@@ -24,6 +25,8 @@ pub(crate) struct SubmissionQueue {
     pub(crate) head: u32,
     /// The host's tail as last seen and believed.
     pub(crate) tail: u32,
+    /// How many entries there are from the head to the tail.
+    waiting: u32,
     /// Where its completions go.
     pub(crate) cq: QueueId,
     /// Commands taken and parked.
@@ -31,6 +34,8 @@ pub(crate) struct SubmissionQueue {
     /// The identifiers of these commands, a bit each.
     pub(crate) parked_cids: CidSet,
     pub(crate) bell: Bell,
+    /// Its place in the order in which queues are served.
+    pub(crate) turn: usize,
 }
 
 /// A completion queue.
@@ -47,8 +52,8 @@ pub(crate) struct CompletionQueue {
     pub(crate) held: VecDeque<CompletionEntry>,
     tail: u32,
     phase: bool,
-    /// Entries posted and not yet taken back by the host's head.
-    used: u32,
+    /// How many entries can be posted before the queue is full: one always stays free.
+    room: u32,
     head: u32,
     pub(crate) bell: Bell,
 }
@@ -76,22 +81,24 @@ impl SubmissionQueue {
             ring,
             head: 0,
             tail: 0,
+            waiting: 0,
             cq,
             parked: 0,
             parked_cids: CidSet::new(),
+            turn: 0,
         }
     }
 
     /// Whether there is nothing to fetch as far as the device knows.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.head == self.tail
+        self.waiting == 0
     }
 
     /// How many entries there are to fetch as far as the device knows.
     #[inline]
     pub(crate) fn waiting(&self) -> usize {
-        distance(self.head, self.tail, self.ring.entries()) as usize
+        self.waiting as usize
     }
 
     /// Looks at the tail doorbell.
@@ -103,23 +110,34 @@ impl SubmissionQueue {
         }
     }
 
+    /// The same for a queue without shadow doorbells whose register has been looked at.
+    #[inline(always)]
+    pub(crate) fn hear(&mut self, value: u32) -> Look {
+        match self.bell.hear(value) {
+            None => Look::Same,
+            Some(value) => self.believe(value),
+        }
+    }
+
+    #[inline(always)]
     fn believe(&mut self, value: u32) -> Look {
         let entries = self.ring.entries();
         if value >= entries {
             return Look::Wrong(Violation::TailOutOfRange { queue: self.id, value, entries });
         }
-        let waiting = distance(self.head, self.tail, entries);
-        let advance = distance(self.tail, value, entries);
-        if waiting + advance >= entries {
+        // A tail moves on and never over the head: what waits can only become more.
+        let waiting = distance(self.head, value, entries);
+        if waiting < self.waiting {
             return Look::Wrong(Violation::SubmissionOverrun { queue: self.id, tail: self.tail, value });
         }
-        self.tail = value;
+        (self.tail, self.waiting) = (value, waiting);
         Look::Moved
     }
 
-    /// Steps over the entry at the head.
+    /// Steps over the entry at the head, if there is one.
     #[inline]
     pub(crate) fn advance(&mut self) {
+        self.waiting = self.waiting.saturating_sub(1);
         let next = self.head + 1;
         self.head = if next == self.ring.entries() { 0 } else { next };
     }
@@ -136,6 +154,7 @@ impl SubmissionQueue {
 impl CompletionQueue {
     pub(crate) fn new(id: QueueId, ring: Ring, vector: Option<u16>, stride: u8) -> Self {
         let word = doorbell_index(id, DoorbellKind::CompletionHead, stride);
+        let room = ring.entries().saturating_sub(1);
         Self {
             id,
             bell: Bell::new(word, ring.entries()),
@@ -146,7 +165,7 @@ impl CompletionQueue {
             held: VecDeque::new(),
             tail: 0,
             phase: true,
-            used: 0,
+            room,
             head: 0,
         }
     }
@@ -159,13 +178,13 @@ impl CompletionQueue {
     /// Whether another entry would overrun the host (one entry always stays free).
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
-        self.used + 1 >= self.ring.entries()
+        self.room == 0
     }
 
     /// How many entries can be posted before the queue is full.
     #[inline]
     pub(crate) fn room(&self) -> usize {
-        (self.ring.entries() - 1 - self.used.min(self.ring.entries() - 1)) as usize
+        self.room as usize
     }
 
     /// Looks at the head doorbell.
@@ -177,17 +196,29 @@ impl CompletionQueue {
         }
     }
 
+    /// The same for a queue without shadow doorbells whose register has been looked at.
+    #[inline(always)]
+    pub(crate) fn hear(&mut self, value: u32) -> Look {
+        match self.bell.hear(value) {
+            None => Look::Same,
+            Some(value) => self.believe(value),
+        }
+    }
+
+    #[inline(always)]
     fn believe(&mut self, value: u32) -> Look {
         let entries = self.ring.entries();
         if value >= entries {
             return Look::Wrong(Violation::HeadOutOfRange { queue: self.id, value, entries });
         }
+        // Entries that were posted and not taken back yet are what there is no room for.
+        let posted = entries - 1 - self.room;
         let freed = distance(self.head, value, entries);
-        if freed > self.used {
-            return Look::Wrong(Violation::CompletionOverrun { queue: self.id, value, posted: self.used });
+        if freed > posted {
+            return Look::Wrong(Violation::CompletionOverrun { queue: self.id, value, posted });
         }
         self.head = value;
-        self.used -= freed;
+        self.room += freed;
         Look::Moved
     }
 
@@ -211,7 +242,7 @@ impl CompletionQueue {
 
     #[inline]
     fn step_over(&mut self) {
-        self.used += 1;
+        self.room = self.room.saturating_sub(1);
         self.is_fresh = true;
         self.tail += 1;
         if self.tail == self.ring.entries() {
@@ -263,7 +294,7 @@ mod tests {
                 for waiting in 0..entries {
                     for value in 0..entries + 3 {
                         let mut queue = sq(entries);
-                        (queue.head, queue.tail) = (head, (head + waiting) % entries);
+                        (queue.head, queue.tail, queue.waiting) = (head, (head + waiting) % entries, waiting);
                         // The oracle walks: it may step on until it would meet the head.
                         let mut reachable = vec![queue.tail];
                         let mut at = queue.tail;
@@ -287,12 +318,12 @@ mod tests {
     fn a_head_beyond_what_was_posted_is_refused() {
         let ring = Ring::new(Iova(0x1000), 4, 16);
         let mut queue = CompletionQueue::new(QueueId(1), ring, None, 0);
-        queue.used = 2;
+        queue.room = 1;
         assert!(matches!(queue.believe(3), Look::Wrong(Violation::CompletionOverrun { posted: 2, .. })));
         assert!(matches!(queue.believe(4), Look::Wrong(Violation::HeadOutOfRange { .. })));
-        assert_eq!((queue.believe(2), queue.used), (Look::Moved, 0));
+        assert_eq!((queue.believe(2), queue.room), (Look::Moved, 3));
         assert!(!queue.is_full());
-        queue.used = 3;
+        queue.room = 0;
         assert!(queue.is_full());
     }
 

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use doorbell_spec::command::NvmOpcode;
 use doorbell_spec::{Cid, QueueId, Status, SubmissionEntry};
 
 use crate::device::{Device, Step};
@@ -12,6 +13,7 @@ use crate::fault::CommandSite;
 use crate::flight::Parked;
 use crate::nvm::Bench;
 use crate::outcome::Outcome;
+use crate::queues::burst::Burst;
 use crate::queues::{CompletionQueue, Look, SubmissionQueue};
 use crate::report::Violation;
 use crate::twist::{Fate, Twist};
@@ -24,6 +26,7 @@ impl Device {
         let bells = step.bells(shadow);
         note(sq.look(&bells), &mut tally.tail_doorbells, &mut tally.violations);
         note(cq.look(&bells), &mut tally.head_doorbells, &mut tally.violations);
+        step.window.watch.note(sq.turn, sq.bell.rung(), cq.bell.rung());
         if sq.is_empty() {
             return 0;
         }
@@ -31,33 +34,41 @@ impl Device {
             self.fail("the memory of an I/O queue is not mapped");
             return 0;
         };
-        let is_plain = !step.faults.is_armed()
-            && !flight.has_latency()
+        let is_plain = !flight.has_latency()
+            && !step.faults.is_armed()
             && sq.parked == 0
             && cq.held.is_empty()
             && !self.config.cid_below_depth.is_on();
         let (true, Some(entries), Some(completions)) = (is_plain, entries, completions) else {
             return self.serve_carefully(step, queue, burst);
         };
-        let count = burst.min(sq.waiting()).min(cq.room());
+        let mut rings = Burst { sq, cq, entries, completions };
+        let count = rings.possible(burst);
         let mut taken = 0;
         while taken < count {
-            let Some(entry) = entries.fetch(sq.head) else { break };
-            sq.advance();
-            taken += 1;
-            tally.io[usize::from(entry.opcode)] += 1;
-            let mut outcome = Outcome::DONE;
-            if !storage.is_trivial(&entry) {
-                let mut bench = Bench { dma: step.dma, violations: &mut tally.violations, queue };
-                outcome = storage.execute(&entry, &mut bench);
-                if !outcome.status.is_success() {
-                    self.admin.note_error(queue, &entry, outcome.status);
+            if let Some(trivial) = storage.trivial() {
+                let quick = rings.run(trivial, count - taken);
+                taken += quick.taken;
+                tally.io[usize::from(NvmOpcode::Read.raw())] += quick.reads as u64;
+                tally.io[usize::from(NvmOpcode::Write.raw())] += (quick.taken - quick.reads) as u64;
+                if taken == count {
+                    break;
                 }
             }
-            if cq.post_in(&completions, outcome.entry(queue, sq.head_field(), entry.cid)).is_none() {
+            let Some(entry) = rings.take() else { break };
+            taken += 1;
+            tally.io[usize::from(entry.opcode)] += 1;
+            let mut bench = Bench { dma: step.dma, violations: &mut tally.violations, queue };
+            let outcome = storage.execute(&entry, &mut bench);
+            if !outcome.status.is_success() {
+                self.admin.note_error(queue, &entry, outcome.status);
+            }
+            let completion = outcome.entry(queue, rings.sq.head_field(), entry.cid);
+            if rings.complete(completion).is_none() {
                 break;
             }
         }
+        self.has_backlog |= !rings.sq.is_empty();
         tally.completions += taken as u64;
         taken
     }
@@ -65,6 +76,9 @@ impl Device {
     /// The same with everything that may happen to a command on its way.
     #[inline(never)]
     fn serve_carefully(&mut self, step: &Step<'_>, queue: QueueId, burst: usize) -> usize {
+        step.window.watch.disturb();
+        // What is left for the next turn is looked at then, whatever it is.
+        self.has_backlog = true;
         let mut taken = 0;
         while taken < burst {
             let Some((sq, cq)) = pair(&mut self.sqs, &mut self.cqs, queue) else { break };
@@ -154,7 +168,7 @@ impl Device {
             return;
         }
         let is_corrupt = parked.twist == Twist::Corrupt;
-        let is_write = entry.opcode == doorbell_spec::command::NvmOpcode::Write.raw();
+        let is_write = entry.opcode == NvmOpcode::Write.raw();
         if queue == QueueId::ADMIN {
             if let Some(outcome) = self.execute_admin(step, entry) {
                 self.finish(step, queue, entry, outcome, parked.twist);

@@ -64,7 +64,7 @@ fn run(shared: &Shared, stop: &AtomicBool) {
         let mut rounds = 0;
         let mut done = 0;
         while rounds < ROUNDS && done == 0 {
-            done = shared.step(&mut device, BUDGET);
+            done = shared.step(&mut device, 0, BUDGET);
             rounds += 1;
         }
         if done > 0 {

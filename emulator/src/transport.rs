@@ -85,7 +85,10 @@ impl Transport for Emulator {
             return;
         }
         let mut device = self.shared.lock();
-        let done = self.shared.step_or_rest(&mut device, RELAX_BUDGET);
+        let done = match self.shared.step(&mut device, 0, RELAX_BUDGET) {
+            0 => self.shared.step_again(&mut device, RELAX_BUDGET),
+            done => done,
+        };
         let due = device.next_due();
         drop(device);
         if clock.is_virtual() {

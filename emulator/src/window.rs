@@ -13,11 +13,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use doorbell_spec::{BusError, Doorbells};
 use memmap2::{MmapMut, MmapOptions};
 
+use crate::watch::Watch;
+
 /// The doorbells of one controller.
 pub(crate) struct Window {
     base: NonNull<AtomicU32>,
     words: usize,
     keeper: Arc<MmapMut>,
+    /// What the device has seen of it.
+    pub(crate) watch: Watch,
 }
 
 // SAFETY:
@@ -27,12 +31,14 @@ unsafe impl Send for Window {}
 unsafe impl Sync for Window {}
 
 impl Window {
-    /// A window of at least `bytes` bytes (more than none), all zero.
-    pub(crate) fn new(bytes: usize) -> std::io::Result<Self> {
+    /// A window of at least `bytes` bytes (more than none), all zero, of so many submission queues.
+    pub(crate) fn new(bytes: usize, queues: usize) -> std::io::Result<Self> {
         let bytes = bytes.max(1).next_multiple_of(PAGE);
         let mut mapping = MmapOptions::new().len(bytes).no_reserve_swap().map_anon()?;
         let base = NonNull::from(&mut mapping[..]).cast();
-        Ok(Self { base, words: bytes / size_of::<AtomicU32>(), keeper: Arc::new(mapping) })
+        // SAFETY: the mapping has a dword at least, and lives as long as the window, the watch with it.
+        let watch = unsafe { Watch::new(base, queues) };
+        Ok(Self { base, words: bytes / size_of::<AtomicU32>(), keeper: Arc::new(mapping), watch })
     }
 
     /// The window as the host rings it.
@@ -53,6 +59,13 @@ impl Window {
     pub(crate) fn load(&self, word: usize) -> u32 {
         // The acquire load's partner is the release store of `Doorbell::ring`.
         self.cell(word).map_or(0, |cell| cell.load(Ordering::Acquire))
+    }
+
+    /// Watches these queues from now on, each by the dword indexes of its tail and head.
+    pub(crate) fn watch(&self, queues: impl Iterator<Item = (usize, usize)>) {
+        let cells = queues.filter_map(|(tail, head)| Some((self.cell(tail)?, self.cell(head)?)));
+        // SAFETY: the dwords lie in the mapping, which lives as long as `self`, of which the watch is a part.
+        unsafe { self.watch.replace(cells) };
     }
 
     /// Puts a doorbell to zero, as creating and deleting its queue does.
@@ -88,7 +101,7 @@ mod tests {
 
     #[test]
     fn what_is_rung_is_seen_and_the_end_is_the_end() {
-        let window = Window::new(16).expect("a mapping");
+        let window = Window::new(16, 1).expect("a mapping");
         let doorbells = window.hand_out(4096).expect("a page");
         doorbells.at(3).expect("inside").ring(9);
         assert_eq!(window.load(3), 9);
@@ -100,7 +113,7 @@ mod tests {
 
     #[test]
     fn the_widest_stride_costs_no_memory() {
-        let window = Window::new(256 << 20).expect("an address range");
+        let window = Window::new(256 << 20, 1).expect("an address range");
         window.hand_out(256 << 20).expect("all of it").at((64 << 20) - 1).expect("the last").ring(1);
         assert_eq!(window.load((64 << 20) - 1), 1);
     }

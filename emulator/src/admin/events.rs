@@ -79,6 +79,11 @@ impl Events {
         self.masked.retain(|event| event.log_page != page);
     }
 
+    /// Whether there is nothing that could be reported, now or when a log page has been read.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.pending.is_empty() || self.requests.is_empty()
+    }
+
     /// An event that can be reported now, and the request to report it with.
     fn next(&mut self) -> Option<(u16, AsyncEvent)> {
         if self.requests.is_empty() {

@@ -71,6 +71,7 @@ impl Device {
         self.flight.make_room(entries);
         self.sqs[usize::from(queue.0)] = Some(Box::new(sq));
         self.live.push(queue);
+        self.watch_queues(step.window);
         Ok(0)
     }
 
@@ -116,6 +117,7 @@ impl Device {
         }
         self.live.retain(|live| *live != queue);
         self.delete_sq(queue, step.window);
+        self.watch_queues(step.window);
         Ok(0)
     }
 

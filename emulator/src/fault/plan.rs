@@ -98,8 +98,14 @@ impl FaultPlan {
         self.lock().list.iter().map(|armed| (armed.rule.clone(), armed.fired)).collect()
     }
 
+    /// Whether anything is armed at all.
+    #[inline]
+    pub(crate) fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::Relaxed) > 0
+    }
+
     pub(crate) fn view(&self) -> FaultView<'_> {
-        FaultView { plan: self, is_armed: self.armed.load(Ordering::Relaxed) > 0 }
+        FaultView { plan: self, is_armed: self.is_armed() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Rules> {

@@ -59,13 +59,24 @@ impl Bell {
         self.word
     }
 
+    /// What the register held at the last look.
+    #[inline]
+    pub(crate) fn rung(&self) -> u32 {
+        self.rung
+    }
+
     /// What the host has said since the last look, `None` if nothing.
     #[inline]
     pub(crate) fn look(&mut self, bells: &Bells<'_>) -> Option<u32> {
         if self.shadow.is_some() {
             return self.look_at_shadow(bells);
         }
-        let value = bells.window.load(self.word);
+        self.hear(bells.window.load(self.word))
+    }
+
+    /// The same for a doorbell without a shadow, whose register has been looked at.
+    #[inline]
+    pub(crate) fn hear(&mut self, value: u32) -> Option<u32> {
         if value == self.rung {
             return None;
         }

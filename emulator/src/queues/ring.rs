@@ -11,10 +11,11 @@
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use doorbell_spec::{CompletionEntry, Iova, SubmissionEntry};
 
+use crate::iova::Table;
 use crate::iova::access::{Access, Dma, Refused};
 
 /// Where the entries of a queue are.
@@ -30,10 +31,11 @@ pub(crate) struct Ring {
 }
 
 /// A ring in one mapping, for as long as the address table is held.
+#[derive(Clone, Copy)]
 pub(crate) struct View<'a> {
     host: NonNull<u8>,
     entries: u32,
-    guard: PhantomData<&'a Dma<'a>>,
+    guard: PhantomData<&'a ()>,
 }
 
 // SAFETY:
@@ -65,6 +67,16 @@ impl Ring {
     pub(crate) fn view<'a>(&mut self, dma: &'a Dma<'_>) -> Result<Option<View<'a>>, Refused> {
         self.refresh(dma)?;
         Ok(self.host.map(|host| View { host, entries: self.entries, guard: PhantomData }))
+    }
+
+    /// The same without renewing the translation; `None` if that would be necessary.
+    #[inline]
+    pub(crate) fn view_in<'a>(&self, table: &'a Table) -> Option<View<'a>> {
+        if self.generation != table.generation() {
+            return None;
+        }
+        let host = self.host?;
+        Some(View { host, entries: self.entries, guard: PhantomData })
     }
 
     #[cold]
@@ -129,7 +141,57 @@ impl Ring {
     }
 }
 
+/// The words of a read or write that say what it is, taken without the rest of the entry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peek {
+    /// The first eight bytes: opcode, flags, identifier, namespace.
+    pub(crate) first: u64,
+    /// CDW10 and CDW11.
+    pub(crate) lba: u64,
+    /// CDW12 and CDW13.
+    length: u64,
+}
+
+impl Peek {
+    #[inline]
+    pub(crate) fn opcode(&self) -> usize {
+        (self.first & 0xff) as usize
+    }
+
+    #[inline]
+    pub(crate) fn cid(&self) -> u32 {
+        (self.first >> 16 & 0xffff) as u32
+    }
+
+    /// The number of blocks, zero-based.
+    #[inline]
+    pub(crate) fn blocks_z(&self) -> u64 {
+        self.length & 0xffff
+    }
+
+    /// The same words of an entry that was copied.
+    #[cfg(test)]
+    pub(crate) fn of(entry: &SubmissionEntry) -> Self {
+        let bytes = zerocopy::IntoBytes::as_bytes(entry);
+        // SAFETY: the entry is 64 bytes, aligned to eight.
+        unsafe { peek_at(NonNull::from(bytes).cast()) }
+    }
+}
+
 impl View<'_> {
+    /// Takes the words of the submission entry at `index` that a read or write is made of; `None` beyond
+    /// the ring's end.
+    #[inline]
+    pub(crate) fn peek(&self, index: u32) -> Option<Peek> {
+        if index >= self.entries {
+            return None;
+        }
+        // SAFETY: index < entries, and the ring is one mapping for as long as the guard lives.
+        let from = unsafe { self.host.add(index as usize * size_of::<SubmissionEntry>()) };
+        // SAFETY: as above; the view was made of a ring of 64-byte entries, aligned to pages.
+        Some(unsafe { peek_at(from) })
+    }
+
     /// Copies the submission entry at `index` out of host memory; `None` beyond the ring's end.
     #[inline]
     pub(crate) fn fetch(&self, index: u32) -> Option<SubmissionEntry> {
@@ -154,6 +216,48 @@ impl View<'_> {
         unsafe { post_at(to, entry) };
         Some(())
     }
+
+    /// The same for a command that has succeeded without a result: the third and the fourth dword.
+    #[inline]
+    pub(crate) fn post_done(&self, index: u32, dw2: u32, dw3: u32) -> Option<()> {
+        if index >= self.entries {
+            return None;
+        }
+        // SAFETY: index < entries, and the ring is one mapping for as long as the guard lives.
+        let to = unsafe { self.host.add(index as usize * size_of::<CompletionEntry>()) };
+        // SAFETY: as above; the view was made of a ring of 16-byte entries at least.
+        unsafe { post_dwords(to, 0, dw2, dw3) };
+        Some(())
+    }
+}
+
+/// Takes three words of an entry, each once.
+///
+/// # Safety
+/// `from` leads to 64 readable bytes, aligned to eight.
+#[inline]
+unsafe fn peek_at(from: NonNull<u8>) -> Peek {
+    // SAFETY: the first of the eight words.
+    let first = unsafe { word_at(from, 0) };
+    // SAFETY: the sixth of them.
+    let lba = unsafe { word_at(from, 40) };
+    // SAFETY: the seventh of them.
+    let length = unsafe { word_at(from, 48) };
+    Peek { first, lba, length }
+}
+
+/// Loads a word that the host may be writing. It was ordered after the doorbell by the acquire load that
+/// announced the entry.
+///
+/// # Safety
+/// `from + offset` leads to eight readable bytes, aligned to eight.
+#[inline]
+unsafe fn word_at(from: NonNull<u8>, offset: usize) -> u64 {
+    // SAFETY: the caller guarantees that it is inside of the same memory.
+    let word = unsafe { from.add(offset) }.cast::<u64>();
+    // SAFETY: the caller guarantees that it is mapped and aligned; nobody holds a reference to host memory.
+    let word = unsafe { AtomicU64::from_ptr(word.as_ptr()) };
+    u64::from_le(word.load(Ordering::Relaxed))
 }
 
 /// Copies an entry out.
@@ -179,18 +283,27 @@ unsafe fn fetch_at(from: NonNull<u8>) -> SubmissionEntry {
 #[inline]
 unsafe fn post_at(to: NonNull<u8>, entry: &CompletionEntry) {
     let result = u64::from(entry.dw1) << 32 | u64::from(entry.dw0);
+    // SAFETY: as promised by the caller.
+    unsafe { post_dwords(to, result, entry.dw2(), entry.dw3()) };
+}
+
+/// Writes an entry, the last dword last.
+///
+/// # Safety
+/// As for `post_at`.
+#[inline]
+unsafe fn post_dwords(to: NonNull<u8>, result: u64, dw2: u32, dw3: u32) {
     // SAFETY: the first 8 of the 16 bytes.
     unsafe { to.cast::<u64>().write(result.to_le()) };
     // SAFETY: 8 is inside of the 16 bytes.
     let queue = unsafe { to.add(8) }.cast::<u32>();
-    let head_and_id = u32::from(entry.sq_id) << 16 | u32::from(entry.sq_head);
     // SAFETY: the third dword of the entry.
-    unsafe { queue.write(head_and_id.to_le()) };
+    unsafe { queue.write(dw2.to_le()) };
     // SAFETY: the fourth dword of the entry.
     let last = unsafe { queue.add(1) };
     // SAFETY: aligned and mapped, and both sides use this dword as an atomic.
     let last = unsafe { AtomicU32::from_ptr(last.as_ptr()) };
     // The release store's partner is the host's acquire load of this dword: who sees the phase sees the
     // rest of the entry, and the data that the command has written.
-    last.store(entry.dw3().to_le(), Ordering::Release);
+    last.store(dw3.to_le(), Ordering::Release);
 }
