@@ -1,9 +1,10 @@
 //! The controller's own thread: busy while there is work, modest while there is none.
 //!
-//! It spins for a moment after the last work, then naps, from tens of microseconds up to a millisecond; with
-//! a command due soon it wakes in time and spins until then. It never yields: a scheduler takes that for a
-//! wish to come last, and the next turn is milliseconds away when the machine is busy, whereas a thread that
-//! slept is let in at once. On a machine with one processor the naps are what lets the host run.
+//! While the controller is quiet the thread looks at the doorbells without a lock; for what it finds it takes
+//! the lock once, and keeps it for as long as there is more. It spins for a moment after the last work,
+//! then naps, from tens of microseconds up to a millisecond; with a command due soon it wakes in time
+//! and spins until then. Where there is one processor for it and the host, spinning would only keep the
+//! host from running: see [`Courtesy`].
 
 use std::io;
 use std::sync::Arc;
@@ -11,8 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
-use doorbell_spec::Nanos;
+use doorbell_spec::{Clock, Nanos};
 
+use crate::device::Device;
 use crate::emulator::Shared;
 use crate::shadow::Rest;
 
@@ -49,62 +51,121 @@ impl Drop for Worker {
     }
 }
 
+/// How the thread lets the host go on where both have one processor.
+///
+/// A host that yields while it has nothing to reap is best answered in kind: the two then take turns. One
+/// that polls without pause keeps the processor until the scheduler takes it away, milliseconds later; a
+/// thread that has slept is let in much sooner. Which host it is shows in how long a yield takes.
+struct Courtesy {
+    is_alone: bool,
+    /// So many times more the thread sleeps without trying to yield.
+    sleeps_left: u32,
+    /// So many times it will sleep after the next yield that took too long.
+    sleeps_next: u32,
+}
+
+impl Courtesy {
+    fn new() -> Self {
+        let is_alone = thread::available_parallelism().is_ok_and(|processors| processors.get() == 1);
+        Self { is_alone, sleeps_left: 0, sleeps_next: SLEEPS_MIN }
+    }
+
+    /// Yields, unless this host is better slept for. Answers whether it has.
+    fn yields(&mut self, clock: &Clock, now: Nanos) -> bool {
+        if self.sleeps_left > 0 {
+            self.sleeps_left -= 1;
+            return false;
+        }
+        thread::yield_now();
+        if clock.now().since(now) < YIELD_NANOS_MAX {
+            self.sleeps_next = SLEEPS_MIN;
+        } else {
+            self.sleeps_left = self.sleeps_next;
+            self.sleeps_next = (self.sleeps_next * 2).min(SLEEPS_MAX);
+        }
+        true
+    }
+}
+
 fn run(shared: &Shared, stop: &AtomicBool) {
     // By default the system may end a sleep 50 µs late. If it refuses, latencies are that much worse.
     if let Err(error) = nix::sys::prctl::set_timerslack(TIMER_SLACK_NANOS) {
         tracing::debug!(%error, "the controller's thread keeps the default timer slack");
     }
+    let mut courtesy = Courtesy::new();
     let mut idle_since = None;
     let mut nap = NAP_MIN;
     while !stop.load(Ordering::Relaxed) {
-        let Some(mut device) = shared.try_lock() else {
-            thread::yield_now();
-            continue;
-        };
-        let mut rounds = 0;
-        let mut done = 0;
-        while rounds < ROUNDS && done == 0 {
-            done = shared.step(&mut device, 0, BUDGET);
-            rounds += 1;
+        let mut due = None;
+        if shared.moved().is_some() {
+            let Some(mut device) = shared.try_lock() else {
+                thread::yield_now();
+                continue;
+            };
+            if work(shared, &mut device) > 0 {
+                (idle_since, nap) = (None, NAP_MIN);
+                continue;
+            }
+            due = device.next_due();
         }
-        if done > 0 {
-            (idle_since, nap) = (None, NAP_MIN);
-            continue;
-        }
-        let due = device.next_due();
         let now = shared.clock.now();
-        let since = *idle_since.get_or_insert(now);
-        let Some(most) = rest_until(now, since, due) else {
-            drop(device);
-            std::hint::spin_loop();
-            continue;
-        };
-        let rest = shared.go_idle(&mut device);
-        drop(device);
-        if rest == Rest::Quiet {
+        let is_fresh = now.since(*idle_since.get_or_insert(now)) < SPINNING_NANOS;
+        let most = rest_max(now, due);
+        if most.is_zero() || (is_fresh && !courtesy.is_alone) {
+            look_for_a_while(shared);
+        } else if is_fresh && courtesy.yields(&shared.clock, now) {
+            // The host has had its turn.
+        } else if go_idle(shared) == Rest::Quiet {
             thread::park_timeout(nap.min(most));
             nap = (nap + nap / 8).min(NAP_MAX);
         }
     }
 }
 
-/// How long the processor may be left to others at most, if at all.
-fn rest_until(now: Nanos, idle_since: Nanos, due: Option<Nanos>) -> Option<Duration> {
-    let until_due = due.map_or(u64::MAX, |due| due.since(now));
-    if now.since(idle_since) < SPINNING_NANOS || until_due < SLEEP_SLACK_NANOS {
-        return None;
+/// Steps for as long as there is something to do, under one lock. Answers how many commands it was.
+fn work(shared: &Shared, device: &mut Device) -> usize {
+    let mut done = 0;
+    for _ in 0..STEPS {
+        let taken = shared.step(device, shared.moved().unwrap_or(0), BUDGET);
+        done += taken;
+        if (taken == 0 && !look_for_a_while(shared)) || shared.is_wanted() {
+            break;
+        }
     }
-    let most = Duration::from_nanos(until_due - SLEEP_SLACK_NANOS);
-    // With commands in flight the next one is likely close behind.
-    let limit = if due.is_some() { NAP_IN_FLIGHT } else { NAP_MAX };
-    Some(most.min(limit))
+    done
 }
 
-/// So many commands are taken before the device's lock is let go for a moment.
+/// Looks at the doorbells without taking a lock. Answers whether there is something to do.
+fn look_for_a_while(shared: &Shared) -> bool {
+    (0..LOOKS).any(|_| {
+        std::hint::spin_loop();
+        shared.moved().is_some()
+    })
+}
+
+/// How long the processor may be left to others at most.
+fn rest_max(now: Nanos, due: Option<Nanos>) -> Duration {
+    let Some(due) = due else { return NAP_MAX };
+    // With commands in flight the next one is likely close behind.
+    Duration::from_nanos(due.since(now).saturating_sub(SLEEP_SLACK_NANOS)).min(NAP_IN_FLIGHT)
+}
+
+/// Tells a host with shadow doorbells to ring from now on.
+fn go_idle(shared: &Shared) -> Rest {
+    // A quiet controller has no shadows.
+    if shared.is_quiet() {
+        return Rest::Quiet;
+    }
+    shared.try_lock().map_or(Rest::Disturbed, |mut device| shared.go_idle(&mut device))
+}
+
+/// So many commands are taken before others may map and unmap memory.
 const BUDGET: usize = 256;
-/// Empty looks at the doorbells before the lock is let go and the clock is read.
-const ROUNDS: u32 = 8;
-/// How long the thread spins after the last work.
+/// So many steps before the device's lock is let go for a moment.
+const STEPS: u32 = 64;
+/// Looks at the doorbells before the clock is read.
+const LOOKS: u32 = 32;
+/// How long the thread stays awake after the last work.
 const SPINNING_NANOS: u64 = 50_000;
 const TIMER_SLACK_NANOS: u64 = 1000;
 /// A sleep may last so much longer than asked for.
@@ -112,3 +173,7 @@ const SLEEP_SLACK_NANOS: u64 = 20_000;
 const NAP_MIN: Duration = Duration::from_micros(20);
 const NAP_IN_FLIGHT: Duration = Duration::from_micros(50);
 const NAP_MAX: Duration = Duration::from_millis(1);
+/// A host that yields too gives the processor back much sooner than this.
+const YIELD_NANOS_MAX: u64 = 500_000;
+const SLEEPS_MIN: u32 = 16;
+const SLEEPS_MAX: u32 = 16_384;
