@@ -36,7 +36,7 @@ pub struct Clock(Source);
 #[derive(Clone)]
 enum Source {
     Monotonic(Instant),
-    /// The processor's counter, from a reading that counts as the start.
+    /// The processor's counter, from a reading that counts as time 0.
     Counter {
         rate: TscRate,
         start_ticks: u64,
@@ -53,7 +53,10 @@ impl Clock {
     #[must_use]
     pub fn monotonic() -> Self {
         match TscRate::of_this_machine() {
-            Some(rate) => Self(Source::Counter { rate, start_ticks: tsc::ticks() }),
+            Some(rate) => {
+                let start_ticks = tsc::ticks().wrapping_sub(rate.ticks(START_NS));
+                Self(Source::Counter { rate, start_ticks })
+            }
             None => Self::system(),
         }
     }
@@ -76,12 +79,10 @@ impl Clock {
     pub fn now(&self) -> Nanos {
         match &self.0 {
             Source::Counter { rate, start_ticks } => {
-                // Saturating: another core's counter may be some ticks behind the one that was read first.
-                Nanos(START_NS + rate.nanos(tsc::ticks().saturating_sub(*start_ticks)))
+                // Another core may be some ticks behind the one that was read first, but not a second.
+                Nanos(rate.nanos(tsc::ticks().wrapping_sub(*start_ticks)))
             }
-            // A process that runs for 584 years may complain.
-            #[expect(clippy::cast_possible_truncation)]
-            Source::Monotonic(start) => Nanos(START_NS + start.elapsed().as_nanos() as u64),
+            Source::Monotonic(start) => Nanos(system_ns(start)),
             Source::Virtual(now) => Nanos(now.load(Ordering::Relaxed)),
         }
     }
@@ -113,6 +114,16 @@ impl fmt::Debug for Clock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.is_virtual() { "Clock(virtual)" } else { "Clock(monotonic)" })
     }
+}
+
+/// The system's clock. Apart, so that a reading of the processor's counter saves no registers for this call.
+#[cold]
+#[inline(never)]
+fn system_ns(start: &Instant) -> u64 {
+    // A process that runs for 584 years may complain.
+    #[expect(clippy::cast_possible_truncation)]
+    let elapsed_ns = start.elapsed().as_nanos() as u64;
+    START_NS + elapsed_ns
 }
 
 /// What every clock reads at its start: one second, so that no reading is 0 and "never" can be told from

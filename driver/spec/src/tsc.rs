@@ -22,6 +22,12 @@ impl TscRate {
         *RATE.get_or_init(|| if is_trusted() { measure() } else { None })
     }
 
+    /// Ticks of a number of nanoseconds, to within a tick.
+    pub(crate) fn ticks(self, nanos: u64) -> u64 {
+        let ticks = (u128::from(nanos) << 32) / u128::from(self.multiplier.max(1));
+        u64::try_from(ticks).unwrap_or(u64::MAX)
+    }
+
     /// Nanoseconds of a number of ticks.
     #[inline]
     pub(crate) fn nanos(self, ticks: u64) -> u64 {

@@ -14,6 +14,7 @@ use super::ids::{CidLayout, Reuse, SlotIndex, Vacated};
 use super::latency::LatencyCounts;
 use super::poll::EMPTY_POLLS_PER_LOOK;
 use super::prp::PrpLists;
+use super::reap::Tally;
 use super::ring::{CompletionRing, SubmissionRing};
 use super::slot::{Owner, SlotUse};
 use super::slots::Slots;
@@ -62,6 +63,8 @@ pub struct QueuePair {
     pub(super) serial: u32,
     /// Empty polls until the next one that looks at the controller.
     pub(super) until_look: u32,
+    /// What the poll under way has reaped.
+    pub(super) tally: Tally,
     /// The last reading of the clock of the poll under way.
     pub(super) polled_at: Nanos,
     /// When the controller was last asked whether it is well, or known to be.
@@ -135,6 +138,7 @@ impl QueuePair {
             batches: Batches::new(depth, &parts.config),
             serial: 0,
             until_look: EMPTY_POLLS_PER_LOOK,
+            tally: Tally::default(),
             polled_at: NOT_POLLING,
             heard: false,
             entries_per_reading: match parts.config.statistics {
@@ -207,6 +211,7 @@ impl QueuePair {
         if std::mem::replace(&mut self.closed, true) {
             return Ok(());
         }
+        self.end_what_was_cut_short();
         self.flush_plug();
         // Deleting the submission queue makes the device complete what it has fetched from it (NVMe Base
         // 2.0, 5.7). The completion queue lives on until those completions have been read.

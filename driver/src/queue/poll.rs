@@ -9,7 +9,7 @@ use super::memory::is_absent;
 use super::pair::QueuePair;
 use super::plug::Plug;
 use super::prp::NO_PAGE;
-use super::reap::{Next, Reaping};
+use super::reap::Next;
 use super::slot::Owner;
 use crate::buffer::Buffer;
 use crate::completion::{Completion, IoError};
@@ -56,6 +56,7 @@ impl QueuePair {
     fn look(&mut self) -> bool {
         self.until_look = EMPTY_POLLS_PER_LOOK;
         self.source.give_up_waiting();
+        self.end_what_was_cut_short();
         let now = self.clock.now();
         if std::mem::take(&mut self.heard) {
             self.checked_at = now;
@@ -77,31 +78,31 @@ impl QueuePair {
         if budget == 0 {
             return 0;
         }
-        let mut reaping = Reaping::begin(self, budget);
+        self.begin_reaping(budget);
         loop {
-            let completion = if let Some(completion) = reaping.usual() {
+            let completion = if let Some(completion) = self.take_usual() {
                 completion
             } else {
                 cold_path();
-                match reaping.unusual() {
+                match self.unusual() {
                     Next::Completion(completion) => completion,
                     Next::Look => continue,
                     Next::End => break,
                 }
             };
-            on_completion(&mut reaping.plug(), completion);
-            if !reaping.go_on() {
+            on_completion(&mut Plug::inner(self), completion);
+            if !self.go_on() {
                 break;
             }
         }
-        reaping.handed_over()
+        self.end_reaping()
     }
 
     /// Takes the next completion if it is the usual one: of a plain request that was rung in the expected
     /// batch, has succeeded, and whose slot nobody waits for. Leaves all else as it is.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "this is what a poll does")]
-    pub(super) fn take_usual(&mut self, latency_ns: u64) -> Option<Completion> {
+    fn take_usual(&mut self) -> Option<Completion> {
         let look = self.cq.look();
         let difference = self.cq.difference_of(look.last());
         #[expect(clippy::cast_possible_truncation, reason = "the identifier is the low 16 bits")]
@@ -118,7 +119,7 @@ impl QueuePair {
         slot.slot_use = next_use;
         self.cq.next().advance();
         self.vacated.put(index, self.reuse);
-        Some(Completion { user_data: slot.user_data, result, buffer, latency_ns })
+        Some(Completion { user_data: slot.user_data, result, buffer, latency_ns: self.tally.latency_ns })
     }
 
     /// Gives back the slot of the request that was handed over, unless the callback has used it again.
