@@ -17,6 +17,7 @@
 
 mod by_hand;
 mod bytes;
+mod onlooker;
 mod place;
 mod programs;
 mod random;

@@ -4,7 +4,7 @@
 use std::sync::Barrier;
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use doorbell::{
     AdminShadow, Controller, ControllerError, IoError, Lba, Nsid, QueueConfig, QueuePair, QueueStats,
     Request, ShadowDoorbells,
@@ -13,6 +13,7 @@ use doorbell_emulator::fault::{Action, Match, Point, Rule};
 use doorbell_spec::command::AdminOpcode;
 use doorbell_spec::{Clock, Status};
 
+use crate::onlooker::Onlooker;
 use crate::scenario::scenarios;
 use crate::{Place, Random, Rig};
 
@@ -32,6 +33,7 @@ scenarios! {
         a_controller_that_ignores_its_shadows_is_found_out,
         a_reset_in_the_midst_of_use_ends_every_request,
         the_pages_are_freed_only_after_the_device_has_let_go,
+        a_bring_up_that_fails_later_frees_the_pages_last,
         the_device_writes_no_event_index_after_close;
 }
 
@@ -317,6 +319,29 @@ fn the_pages_are_freed_only_after_the_device_has_let_go(place: &mut Place) -> Re
     }
     drop(controller);
     ensure!(space.stats().used_bytes == 0, "{:?}", space.stats());
+    Ok(())
+}
+
+/// The device knows the pages, and goes on with them until it is disabled.
+fn a_bring_up_that_fails_later_frees_the_pages_last(place: &mut Place) -> Result<()> {
+    let mut used_at_the_end = |wanted| -> Result<u64> {
+        let space = place.space();
+        let emulator = place.emulator("size=1M,shadow_doorbells=on")?;
+        let opcode = Some(AdminOpcode::SetFeatures.raw());
+        // The second one is the configuration of events, after the shadows.
+        let lost = Match { point: Point::Admin, opcode, skip: 1, ..Match::default() };
+        emulator.faults().arm(Rule::new(lost, Action::Drop));
+        let onlooker = Onlooker::new(emulator, &space);
+        let options = place.options().space(&space).shadow_doorbells(wanted);
+        // The admin queue would keep the pages, too.
+        let options = options.admin_shadow(AdminShadow::RegisterOnly);
+        ensure!(options.open_transport(onlooker.clone()).is_err(), "a command was lost");
+        ensure!(space.stats().used_bytes == 0, "{:?}", space.stats());
+        onlooker.used_bytes().pop().context("it was disabled")
+    };
+    let without = used_at_the_end(ShadowDoorbells::Never)?;
+    let with = used_at_the_end(ShadowDoorbells::WhenOffered)?;
+    ensure!(with == without + 2 * 4096, "{with} bytes when it was disabled, and {without} without shadows");
     Ok(())
 }
 

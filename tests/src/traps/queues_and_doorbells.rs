@@ -74,6 +74,7 @@ pub(super) const ROWS: &[Row] = &[
         "the memory of shadow doorbells is freed only after the queues, and when the device is disabled",
         &[
             "shadows::the_pages_are_freed_only_after_the_device_has_let_go",
+            "shadows::a_bring_up_that_fails_later_frees_the_pages_last",
             "shadows::the_device_writes_no_event_index_after_close",
             "shadows::a_controller_that_does_not_answer_is_no_controller",
         ],
