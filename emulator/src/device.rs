@@ -13,7 +13,7 @@ use crate::admin::Admin;
 use crate::config::{EmulatorConfig, Toggle};
 use crate::error::EmulatorError;
 use crate::fault::{Action, FaultView, Point};
-use crate::flight::Flight;
+use crate::flight::{Flight, Parked};
 use crate::iova::access::Dma;
 use crate::namespace::Namespace;
 use crate::nvm::Storage;
@@ -35,6 +35,8 @@ pub(crate) struct Device {
     /// Submission queues that exist, in the order they are served.
     pub(crate) live: Vec<QueueId>,
     pub(crate) flight: Flight,
+    /// Commands that the fault plan has put off until the end of the step, oldest first.
+    pub(crate) put_off: Vec<Parked>,
     pub(crate) storage: Storage,
     /// What the host has configured with Doorbell Buffer Config.
     pub(crate) shadow: Option<Shadow>,
@@ -100,6 +102,7 @@ impl Device {
             cqs: std::iter::repeat_with(|| None).take(usize::from(config.completion_queues) + 1).collect(),
             live: Vec::new(),
             flight,
+            put_off: Vec::new(),
             storage,
             shadow: None,
             admin: Admin::new(&config, cache),
@@ -130,6 +133,9 @@ impl Device {
             if rest == Rest::Nothing {
                 break;
             }
+        }
+        if !self.put_off.is_empty() && self.registers.is_processing() {
+            self.complete_put_off(step);
         }
         if self.armed_vectors > 0 {
             self.raise_interrupts();
@@ -172,6 +178,7 @@ impl Device {
             && !self.registers.has_timer()
             && !self.has_held
             && self.flight.is_empty()
+            && self.put_off.is_empty()
             && self.admin.events.is_silent()
             && self.shadow.is_none()
             && step.dma.is_master();
@@ -339,6 +346,7 @@ impl Device {
         self.lost.clear();
         self.forget_shadow();
         self.flight.clear();
+        self.put_off.clear();
         self.admin.reset(&self.config);
     }
 
@@ -366,7 +374,7 @@ impl Device {
     pub(crate) fn report(&self, faults: crate::iova::access::AccessFaults) -> Report {
         let event_requests = self.admin.events.outstanding() as u64;
         Report {
-            outstanding: self.flight.len() as u64 + event_requests,
+            outstanding: (self.flight.len() + self.put_off.len()) as u64 + event_requests,
             event_requests,
             fatal: self.registers.fatal,
             shadowed_rings: self.shadowed_rings(),

@@ -109,6 +109,12 @@ pub enum Action {
     Status(Status),
     /// The command (or the enabling) takes this much longer, and holds nothing else up. An abort finds it.
     Delay(Duration),
+    /// The controller does nothing for so long from when it takes the command, and says nothing of it: no
+    /// other command is taken or completed, whatever its latency. Then it goes on, with this command too.
+    Pause(Duration),
+    /// The command completes after all others that are taken in the same step; of several, the last one
+    /// first.
+    Reorder,
     /// The command is lost: it is not executed, never completes, and no abort finds it.
     Drop,
     /// The command is completed twice.
@@ -117,6 +123,8 @@ pub enum Action {
     WrongCid(u16),
     /// The completion carries this head of the submission queue.
     WrongSqHead(u16),
+    /// The completion carries this submission queue.
+    WrongSqId(u16),
     /// The completion is written with the phase of the round before.
     WrongPhase,
     /// One bit of the data of a read, or of the data that a write stores, is flipped.

@@ -25,6 +25,8 @@ pub(crate) struct Registers {
     state: State,
     shutdown: Shutdown,
     subsystem_reset_occurred: bool,
+    /// Nothing is processed until then: a fault.
+    paused_until: Option<Nanos>,
     pub(crate) fatal: Option<&'static str>,
     ready: Progress,
     disable_delay: Duration,
@@ -99,6 +101,7 @@ impl Registers {
             state: State::Disabled,
             shutdown: Shutdown::None,
             subsystem_reset_occurred: false,
+            paused_until: None,
             fatal: None,
             ready: config.ready,
             disable_delay: config.disable_delay,
@@ -110,8 +113,10 @@ impl Registers {
 
     /// Every change of the state ends with this.
     fn settle(&mut self) {
-        self.is_processing =
-            self.state == State::Ready && self.fatal.is_none() && self.shutdown != Shutdown::Complete;
+        self.is_processing = self.state == State::Ready
+            && self.fatal.is_none()
+            && self.shutdown != Shutdown::Complete
+            && self.paused_until.is_none();
         self.has_timer = self.next_due().is_some();
     }
 
@@ -126,7 +131,7 @@ impl Registers {
         self.cc = Cc::new();
         (self.aqa, self.asq, self.acq, self.interrupt_mask) = (Aqa::new(), 0, 0, 0);
         (self.state, self.shutdown, self.fatal) = (State::Disabled, Shutdown::None, None);
-        self.subsystem_reset_occurred = false;
+        (self.subsystem_reset_occurred, self.paused_until) = (false, None);
         self.settle();
     }
 
@@ -137,6 +142,7 @@ impl Registers {
             State::Disabling(due) if due <= now => self.state = State::Disabled,
             _ => {}
         }
+        self.paused_until = self.paused_until.filter(|until| *until > now);
         if matches!(self.shutdown, Shutdown::Occurring(Some(due)) if due <= now) {
             self.shutdown = Shutdown::Complete;
         }
@@ -154,7 +160,7 @@ impl Registers {
             Shutdown::Occurring(due) => due,
             _ => None,
         };
-        [state, shutdown].into_iter().flatten().min()
+        [state, shutdown, self.paused_until].into_iter().flatten().min()
     }
 
     /// Whether commands are processed now.
@@ -169,6 +175,12 @@ impl Registers {
             tracing::warn!(why, "the controller has failed (CSTS.CFS)");
             self.fatal = Some(why);
         }
+        self.settle();
+    }
+
+    /// Processes nothing until then: a fault.
+    pub(crate) fn pause(&mut self, until: Nanos) {
+        self.paused_until = Some(until);
         self.settle();
     }
 
@@ -280,7 +292,7 @@ impl Registers {
 
     fn disable(&mut self, now: Nanos) -> Effect {
         let was_ready = self.state == State::Ready;
-        self.fatal = None;
+        (self.fatal, self.paused_until) = (None, None);
         self.shutdown = Shutdown::None;
         // Nothing is accessed any more from here on; readiness may take its time to fall.
         self.state = if was_ready && !self.disable_delay.is_zero() {

@@ -108,6 +108,18 @@ impl Device {
         let site = CommandSite { queue, entry };
         let (extra, twist) = match Fate::of(step.faults.on_command(site)) {
             Fate::Goes(extra, twist) => (extra, twist),
+            Fate::Last => {
+                self.mark_parked(queue, entry.cid);
+                self.put_off.push(Parked { queue, entry: *entry, twist: Twist::None });
+                return true;
+            }
+            Fate::Pauses(time) => {
+                let now = step.clock.now();
+                self.mark_parked(queue, entry.cid);
+                self.flight.park(Parked { queue, entry: *entry, twist: Twist::None }, now, time);
+                self.registers.pause(now.after(time));
+                return false;
+            }
             Fate::Lost => return true,
             Fate::Fatal => {
                 self.fail("fault plan");
@@ -122,10 +134,7 @@ impl Device {
         if extra.is_zero() && self.flight.service(queue, entry.opcode) == Duration::ZERO {
             self.execute(step, &parked);
         } else {
-            if let Some(sq) = sq_mut(&mut self.sqs, queue) {
-                sq.parked += 1;
-                sq.parked_cids.insert(entry.cid);
-            }
+            self.mark_parked(queue, entry.cid);
             self.flight.park(parked, step.clock.now(), extra);
         }
         true
@@ -151,6 +160,24 @@ impl Device {
     pub(crate) fn complete_parked(&mut self, step: &Step<'_>, parked: &Parked) {
         self.unpark(parked);
         self.execute(step, parked);
+    }
+
+    /// Completes what the fault plan has put off until the end of a step, the last one first.
+    pub(crate) fn complete_put_off(&mut self, step: &Step<'_>) {
+        while let Some(parked) = self.put_off.pop() {
+            if self.flight.service(parked.queue, parked.entry.opcode).is_zero() {
+                self.complete_parked(step, &parked);
+            } else {
+                self.flight.park(parked, step.clock.now(), Duration::ZERO);
+            }
+        }
+    }
+
+    fn mark_parked(&mut self, queue: QueueId, cid: u16) {
+        if let Some(sq) = sq_mut(&mut self.sqs, queue) {
+            sq.parked += 1;
+            sq.parked_cids.insert(cid);
+        }
     }
 
     /// Takes a command out of its queue's count of parked ones.

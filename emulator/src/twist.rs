@@ -20,6 +20,8 @@ pub(crate) enum Twist {
     Cid(u16),
     /// The completion's head is this.
     SqHead(u16),
+    /// The completion's queue is this.
+    SqId(u16),
     /// The completion's phase is wrong.
     Phase,
     /// A bit of its data is flipped.
@@ -31,6 +33,10 @@ pub(crate) enum Twist {
 pub(crate) enum Fate {
     /// It goes its way, so much later and with this twist.
     Goes(Duration, Twist),
+    /// It goes its way after the others of this step.
+    Last,
+    /// It goes its way when the controller has done nothing for so long.
+    Pauses(Duration),
     /// It is never heard of again.
     Lost,
     /// The controller fails.
@@ -45,6 +51,8 @@ impl Fate {
         let twist = match action {
             None | Some(Action::NeverReady) => Twist::None,
             Some(Action::Delay(time)) => return Self::Goes(time, Twist::None),
+            Some(Action::Pause(time)) => return Self::Pauses(time),
+            Some(Action::Reorder) => return Self::Last,
             Some(Action::Drop) => return Self::Lost,
             Some(Action::Fatal) => return Self::Fatal,
             Some(Action::AllOnes) => return Self::Gone,
@@ -52,6 +60,7 @@ impl Fate {
             Some(Action::Duplicate) => Twist::Duplicate,
             Some(Action::WrongCid(cid)) => Twist::Cid(cid),
             Some(Action::WrongSqHead(head)) => Twist::SqHead(head),
+            Some(Action::WrongSqId(queue)) => Twist::SqId(queue),
             Some(Action::WrongPhase) => Twist::Phase,
             Some(Action::Corrupt) => Twist::Corrupt,
         };
@@ -65,6 +74,7 @@ impl Twist {
         match self {
             Self::Cid(cid) => entry.cid = cid,
             Self::SqHead(head) => entry.sq_head = head,
+            Self::SqId(queue) => entry.sq_id = queue,
             Self::Phase => entry.status_and_phase ^= 1,
             Self::None | Self::Status(_) | Self::Duplicate | Self::Corrupt => {}
         }

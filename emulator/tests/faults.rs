@@ -98,6 +98,84 @@ fn completions_can_be_wrong_in_every_field() {
 }
 
 #[test]
+fn a_completion_can_name_another_queue() {
+    let (host, mut pair, data) = host_with(Action::WrongSqId(0x4321));
+    assert_eq!(host.run(&mut pair, read(data)).sq_id, 0x4321);
+    assert_eq!(host.run(&mut pair, read(data)).sq_id, 1, "only once");
+}
+
+#[test]
+fn a_paused_controller_does_nothing_until_its_time_is_over() {
+    let (mut host, mut pair, data) = host_with(Action::Pause(Duration::from_millis(5)));
+    let mut other = host.queue(2, 8, 8);
+    for pair in [&mut pair, &mut other] {
+        host.post(pair, read(data));
+        host.post(pair, read(data));
+        host.ring_tail(pair);
+    }
+    assert_eq!(host.device.step(8), 1, "the one at which it stops");
+    host.clock.advance(Duration::from_micros(4999));
+    assert_eq!(host.device.step(8), 0);
+    assert!(host.csts().ready() && !host.csts().fatal(), "nothing is said of it");
+    assert_eq!(host.device.next_due(), Some(host.clock.now().after(Duration::from_micros(1))));
+    assert_eq!(host.device.report().outstanding, 1);
+    host.clock.advance(Duration::from_micros(1));
+    while host.device.step(8) > 0 {}
+    for pair in [&mut pair, &mut other] {
+        assert!(host.reap(pair).is_some() && host.reap(pair).is_some());
+    }
+    assert_eq!(fired(&host), 1);
+
+    // A reset ends a pause.
+    let (mut host, mut pair, data) = host_with(Action::Pause(Duration::from_secs(1000)));
+    host.post(&mut pair, read(data));
+    host.ring_tail(&pair);
+    host.device.step(8);
+    host.disable();
+    host.enable();
+    let mut pair = host.queue(1, 8, 8);
+    assert!(host.run(&mut pair, read(data)).status().is_success());
+}
+
+#[test]
+fn commands_that_are_put_off_complete_in_another_order() {
+    for latency in ["", ",latency=10us"] {
+        let mut host = Host::new(&format!("size=1M{latency}"));
+        let mut pair = host.queue(1, 16, 16);
+        let data = host.memory.alloc(4096).0;
+        let matches = Match { point: Point::Io, skip: 1, count: Some(3), ..Match::default() };
+        host.device.faults().arm(Rule::new(matches, Action::Reorder));
+        for _ in 0..6 {
+            host.post(&mut pair, read(data));
+        }
+        host.ring_tail(&pair);
+        let order: Vec<u16> = (0..6).map(|_| host.wait(&mut pair).cid).collect();
+        assert_eq!(order, [0, 4, 5, 3, 2, 1], "{latency}");
+        assert_eq!(host.device.report().outstanding, 0);
+        assert!(host.device.report().is_clean());
+    }
+}
+
+#[test]
+fn a_command_that_is_put_off_completes_before_its_queue_is_deleted() {
+    let mut host = Host::new("size=1M");
+    let mut pair = host.queue(1, 8, 8);
+    let data = host.memory.alloc(4096).0;
+    let rule = Rule::new(Match { point: Point::Io, ..Match::default() }, Action::Reorder);
+    host.device.faults().arm(rule);
+    host.post(&mut pair, read(data));
+    host.ring_tail(&pair);
+    let mut admin = std::mem::replace(&mut host.admin, Pair::nothing());
+    host.post(&mut admin, SubmissionEntry::delete_submission_queue(QueueId(1)));
+    host.ring_tail(&admin);
+    // Whichever queue has its turn first, no command is lost without an answer.
+    while host.device.step(8) > 0 {}
+    assert!(host.reap(&mut admin).expect("deleted").status().is_success());
+    let is_taken = host.device.report().io_commands.contains_key(&NvmOpcode::Read.raw());
+    assert_eq!(host.reap(&mut pair).is_some(), is_taken);
+}
+
+#[test]
 fn corrupt_data_is_one_bit_wrong_and_a_read_leaves_the_block_whole() {
     let (host, mut pair, data) = host_with(Action::Corrupt);
     let at = doorbell_spec::Iova(data);

@@ -4,6 +4,8 @@
 
 mod host;
 
+use std::time::Duration;
+
 use doorbell_emulator::fault::{Action, Match, Rule};
 use doorbell_spec::command::AdminOpcode;
 use doorbell_spec::register::DoorbellKind;
@@ -156,9 +158,17 @@ fn round(seed: u64) {
     let mut pair = host.queue(1, 8, 4);
     configure_shadows(&mut random, &mut host);
     if random.below(3) == 0 {
-        let actions =
-            [Action::Duplicate, Action::Drop, Action::WrongCid(9), Action::WrongPhase, Action::Corrupt];
-        let action = actions[random.below(5) as usize];
+        let actions = [
+            Action::Duplicate,
+            Action::Drop,
+            Action::WrongCid(9),
+            Action::WrongSqId(9),
+            Action::WrongPhase,
+            Action::Corrupt,
+            Action::Reorder,
+            Action::Pause(Duration::from_micros(20)),
+        ];
+        let action = actions[random.below(8) as usize];
         host.device.faults().arm(Rule::new(Match { probability: 0.1, seed, ..Match::default() }, action));
     }
     for _ in 0..300 {

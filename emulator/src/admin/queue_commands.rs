@@ -110,6 +110,7 @@ impl Device {
         if queue == QueueId::ADMIN || sq_mut(&mut self.sqs, queue).is_none() {
             return Err(Status::INVALID_QUEUE_ID.with_do_not_retry());
         }
+        self.complete_put_off(step);
         while let Some(parked) = self.flight.abort_any(queue) {
             self.unpark(&parked);
             let aborted = Outcome::failed(Status::ABORTED_QUEUE_DELETED);

@@ -60,10 +60,13 @@ impl fmt::Display for Action {
                 write!(f, "status:{:x}/{:02x}{dnr}", status.kind().raw() >> 8, status.code())
             }
             Self::Delay(time) => write!(f, "delay:{}", duration_text(*time)),
+            Self::Pause(time) => write!(f, "pause:{}", duration_text(*time)),
+            Self::Reorder => f.write_str("reorder"),
             Self::Drop => f.write_str("drop"),
             Self::Duplicate => f.write_str("duplicate"),
             Self::WrongCid(cid) => write!(f, "cid:{cid:#x}"),
             Self::WrongSqHead(head) => write!(f, "sq_head:{head:#x}"),
+            Self::WrongSqId(queue) => write!(f, "sq_id:{queue:#x}"),
             Self::WrongPhase => f.write_str("phase"),
             Self::Corrupt => f.write_str("corrupt"),
             Self::Fatal => f.write_str("fatal"),
@@ -144,6 +147,9 @@ fn parse_action(text: &str) -> Option<Action> {
         ("delay", value) => Action::Delay(parse_duration(value)?),
         ("cid", value) => Action::WrongCid(parse_number(value, 65_535)?),
         ("sq_head", value) => Action::WrongSqHead(parse_number(value, 65_535)?),
+        ("sq_id", value) => Action::WrongSqId(parse_number(value, 65_535)?),
+        ("pause", value) => Action::Pause(parse_duration(value)?),
+        ("reorder", "") => Action::Reorder,
         ("drop", "") => Action::Drop,
         ("duplicate", "") => Action::Duplicate,
         ("phase", "") => Action::WrongPhase,
@@ -170,8 +176,9 @@ fn parse_status(text: &str) -> Option<Status> {
 const KEYS: &str = "the keys are at, queue, opcode, nsid, lba, register, skip, count, probability, seed and \
                     action, as in opcode=0x02 count=1 action=drop";
 const POINTS: &str = "at is command, admin, io, register_read, register_write or enable";
-const ACTIONS: &str = "action is status:TYPE/CODE[/dnr], delay:TIME, drop, duplicate, cid:N, sq_head:N, \
-                       phase, corrupt, fatal, all_ones or never_ready, as in action=status:2/81";
+const ACTIONS: &str = "action is status:TYPE/CODE[/dnr], delay:TIME, pause:TIME, reorder, drop, \
+                       duplicate, cid:N, sq_head:N, sq_id:N, phase, corrupt, fatal, all_ones or \
+                       never_ready, as in action=status:2/81";
 
 #[cfg(test)]
 mod tests {
@@ -185,10 +192,13 @@ mod tests {
             Action::Status(Status::UNRECOVERED_READ_ERROR),
             Action::Status(Status::INVALID_FIELD.with_do_not_retry()),
             Action::Delay(Duration::from_millis(5)),
+            Action::Pause(Duration::from_micros(7)),
+            Action::Reorder,
             Action::Drop,
             Action::Duplicate,
             Action::WrongCid(0xffff),
             Action::WrongSqHead(3),
+            Action::WrongSqId(9),
             Action::WrongPhase,
             Action::Corrupt,
             Action::Fatal,
