@@ -265,9 +265,8 @@ impl QueuePair {
         let next = self.slots.find(from, &[Owner::Plain, Owner::Request]);
         self.swept = Some(next.map_or(self.slots.len(), SlotIndex::index));
         let index = next?;
-        let request = (self.slots.at(index).user_data, self.slots.take_buffer(index));
-        self.vacate(index);
-        Some(request)
+        let user_data = self.slots.at(index).user_data;
+        Some((user_data, self.vacate(index)))
     }
 
     /// Forgets the parts of all large requests, which are then answered whatever becomes of their parts.
@@ -280,10 +279,11 @@ impl QueuePair {
         self.splits.abandon();
     }
 
-    fn vacate(&mut self, index: SlotIndex) {
-        let slot = self.slots.at(index);
-        slot.slot_use = SlotUse::free(slot.slot_use.cid());
+    fn vacate(&mut self, index: SlotIndex) -> Buffer {
+        let cid = self.slots.at(index).used().cid();
+        let buffer = self.slots.end(index, SlotUse::free(cid));
         self.source.release(index);
+        buffer
     }
 }
 

@@ -115,9 +115,9 @@ impl QueuePair {
     fn look_at_one_slot(&mut self) {
         let index = self.batches.next_visit();
         let Some(slot) = self.slots.get_mut(index) else { return };
-        let used = slot.slot_use;
+        let used = slot.used();
         if used.owner() != Owner::Nobody && !used.is_old() && self.batches.is_old(used.batch()) {
-            slot.slot_use = used.grown_old();
+            slot.grow_old();
             self.slots.detail(index).rung_at = self.batches.time(used.batch());
         }
     }

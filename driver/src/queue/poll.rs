@@ -11,6 +11,7 @@ use super::plug::Plug;
 use super::prp::NO_PAGE;
 use super::reap::Next;
 use super::slot::Owner;
+use super::slots::Slot;
 use crate::buffer::Buffer;
 use crate::completion::{Completion, IoError};
 
@@ -109,14 +110,12 @@ impl QueuePair {
         let cid = Cid(difference as u16);
         let index = self.layout.slot_in(difference);
         let slot = self.slots.get_mut(index)?;
-        if !slot.slot_use.is(difference) || !self.sq.is_from(look.dword(2)) {
+        if !slot.used().is(difference) || !self.sq.is_from(look.dword(2)) {
             return None;
         }
         let next_use = self.layout.free_after(cid);
         let result = Ok(look.dword(0));
-        // A plain request has a whole buffer.
-        let buffer = Buffer::Whole(slot.whole.take()?);
-        slot.slot_use = next_use;
+        let buffer = Buffer::Whole(slot.end_usual(difference, next_use)?);
         self.cq.next().advance();
         self.vacated.put(index, self.reuse);
         Some(Completion { user_data: slot.user_data, result, buffer, latency_ns: self.tally.latency_ns })
@@ -148,7 +147,7 @@ impl QueuePair {
         }
         #[expect(clippy::cast_possible_truncation, reason = "the identifier is the low 16 bits")]
         let index = self.layout.slot(Cid(difference as u16));
-        let Some(used) = self.slots.get(index).map(|slot| slot.slot_use) else { return false };
+        let Some(used) = self.slots.get(index).map(Slot::used) else { return false };
         let batch = used.batch();
         if !used.is_plain() || !self.batches.is_rung(batch) {
             return false;
@@ -171,7 +170,7 @@ impl QueuePair {
                 return None;
             }
         }
-        let used = self.slots.get(index).map(|slot| slot.slot_use);
+        let used = self.slots.get(index).map(Slot::used);
         let live = used.filter(|used| used.owner() != Owner::Nobody && used.cid() == cid);
         // A command that was not rung cannot have been completed: the device made that up.
         let rung = live.filter(|used| used.is_old() || self.batches.is_rung(used.batch()));
@@ -206,21 +205,19 @@ impl QueuePair {
     ) -> Option<Completion> {
         let status = entry.status();
         let slot = self.slots.at(index);
-        let (user_data, lba) = (slot.user_data, slot.lba);
-        if slot.slot_use.owner() == Owner::Part {
+        let (user_data, lba, used) = (slot.user_data, slot.lba, slot.used());
+        let buffer = self.slots.end(index, self.layout.free_after(used.cid()));
+        if used.owner() == Owner::Part {
             let split = self.slots.detail(index).split;
             return self.splits.part_ended(split, lba, status, times.rung_at, times.now);
         }
         let result = if status.is_success() { Ok(entry.dw0) } else { Err(IoError::Status { status, lba }) };
-        let buffer = self.slots.take_buffer(index);
         Some(Completion { user_data, result, buffer, latency_ns: times.now.since(times.rung_at) })
     }
 
     fn release_slot(&mut self, index: SlotIndex) {
         let chain = std::mem::replace(&mut self.slots.detail(index).chain, NO_PAGE);
         self.lists.release(chain);
-        let slot = self.slots.at(index);
-        slot.slot_use = self.layout.free_after(slot.slot_use.cid());
         self.source.release(index);
     }
 

@@ -1,7 +1,6 @@
 //! From a request to an entry in the submission queue.
 
 use std::hint::cold_path;
-use std::mem::ManuallyDrop;
 
 use doorbell_hugepages::DmaBuf;
 use doorbell_spec::command::{FORCE_UNIT_ACCESS, NvmOpcode};
@@ -14,6 +13,7 @@ use super::pair::{QueueNumber, QueuePair};
 use super::prp::DataPointer;
 use super::quick::Quick;
 use super::slot::{NEVER, Owner, SlotUse};
+use super::slots::Slot;
 use super::split::Stopped;
 use crate::buffer::Buffer;
 use crate::error::SubmitError;
@@ -92,7 +92,7 @@ impl QueuePair {
                 }
             }
             Place::Slot { index, identity } => {
-                let used = self.slots.get(index).map(|slot| slot.slot_use);
+                let used = self.slots.get(index).map(Slot::used);
                 match used.filter(|used| used.identity() == identity).map(SlotUse::owner) {
                     Some(Owner::Plain | Owner::Request) => Cancelled::UnderWay,
                     _ => Cancelled::Ended,
@@ -134,12 +134,10 @@ impl QueuePair {
     #[expect(clippy::inline_always, reason = "the operation is a constant where it is called")]
     fn post_plain(&mut self, index: SlotIndex, command: &Command, quick: Quick, keep: Keep) -> RequestHandle {
         let slot = self.slots.at(index);
-        let cid = slot.slot_use.cid();
-        slot.slot_use = SlotUse::plain(cid, self.batches.current());
+        let cid = slot.begin_plain(self.batches.current(), keep.whole);
         slot.user_data = keep.user_data;
         slot.lba = command.lba;
-        slot.whole = ManuallyDrop::new(Some(keep.whole));
-        let identity = slot.slot_use.identity();
+        let identity = slot.used().identity();
         self.write_entry(cid, command, [quick.prp1, quick.prp2]);
         RequestHandle { place: Place::Slot { index, identity }, queue: self.number }
     }
@@ -183,11 +181,10 @@ impl QueuePair {
             blocks: if request.operation == Operation::Deallocate { request.blocks.0.into() } else { blocks },
         };
         let it = self.slots.at(slot);
-        let cid = it.slot_use.cid();
-        it.slot_use = SlotUse::request(cid, self.batches.current());
+        let cid = it.begin_request(self.batches.current());
         it.user_data = request.user_data;
         it.lba = request.lba;
-        let identity = it.slot_use.identity();
+        let identity = it.used().identity();
         let detail = self.slots.detail(slot);
         (detail.buffer, detail.chain) = (request.buffer, pointer.chain);
         self.write_entry(cid, &command, [pointer.prp1, pointer.prp2]);
@@ -240,8 +237,7 @@ impl QueuePair {
         let (operation, namespace) = (rest.operation, *rest.namespace);
         let command = Command { operation, nsid: namespace.nsid(), options, lba, blocks };
         let it = self.slots.at(slot);
-        let cid = it.slot_use.cid();
-        it.slot_use = SlotUse::part(cid, self.batches.current());
+        let cid = it.begin_part(self.batches.current());
         it.lba = lba;
         let detail = self.slots.detail(slot);
         (detail.split, detail.chain) = (index, pointer.chain);
