@@ -88,7 +88,7 @@ impl Slot {
         self.slot_use = next;
         // SAFETY:
         // - the use was that of a plain request: what is expected of a completion has the kind of a plain
-        //   use, or a bit that no use has (`CompletionCursor::expect`), and it was the slot's use in all bits;
+        //   use, or a bit that no use has (`CompletionCursor::expect`), and was the slot's use in all bits;
         // - so there is a buffer (the invariant), and nobody takes it again, since the slot is free now.
         Some(unsafe { self.whole.assume_init_read() })
     }
