@@ -228,8 +228,9 @@ impl CompletionCursor {
         !is_absent(u64::from(self.dwords()[3].load(Ordering::Relaxed)) ^ self.expected)
     }
 
-    /// Expects `bits` above what the device writes: a batch, or [`NEVER`](super::slot::NEVER) as well, but not
-    /// the kind of a use: what equals a slot's use is then a plain request, on which `Slot::end_usual` rests.
+    /// Expects `bits` above what the device writes: a batch, or [`NEVER`](super::slot::NEVER) as well, but
+    /// not the kind of a use: what equals a slot's use is then a plain request, on which `Slot::end_usual`
+    /// rests.
     pub(crate) fn expect(&mut self, bits: u64) {
         self.expected = self.expected & SAID | bits & !SAID;
     }
