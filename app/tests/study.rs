@@ -11,10 +11,12 @@ use serde_json::Value;
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// What each study must compare, by name.
-const COMPARISONS: [(&str, &[&str]); 3] = [
+const COMPARISONS: [(&str, &[&str]); 4] = [
     (
         "plug",
         &[
+            "count over no count, shared IDs",
+            "count over no count, shared IDs, two controllers",
             "count over no count, private IDs",
             "plug over no plug, two threads",
             "count over no count, private IDs, two controllers",
@@ -23,6 +25,7 @@ const COMPARISONS: [(&str, &[&str]); 3] = [
             "limit 32 over limit 16, two controllers",
         ],
     ),
+    ("shared-tags", &["shared over fair share, 64 jobs", "two rates"]),
     (
         "clock",
         &[

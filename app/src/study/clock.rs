@@ -6,7 +6,7 @@
 
 use doorbell::Statistics;
 
-use super::comparison::{Comparison, Variant};
+use super::comparison::{Comparison, Method, Variant};
 use super::figures::Goal;
 use super::lanes::Style;
 use super::site::Place;
@@ -16,7 +16,7 @@ use super::workload::Workload;
 pub(super) fn comparisons() -> Vec<Comparison> {
     let inline = Comparison {
         name: "cached over off, inline".to_owned(),
-        place: Place::Inline,
+        method: Method::Alternate(Place::Inline),
         baseline: variant(Statistics::Off),
         variant: variant(Statistics::Cached),
         published: None,
@@ -25,7 +25,7 @@ pub(super) fn comparisons() -> Vec<Comparison> {
     };
     let two_threads = |words: &str, baseline, compared| Comparison {
         name: format!("{words}, two threads"),
-        place: Place::TwoThreads,
+        method: Method::Alternate(Place::TwoThreads),
         baseline: variant(baseline),
         variant: variant(compared),
         ..inline.clone()

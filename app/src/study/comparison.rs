@@ -25,7 +25,7 @@ use super::site::{Place, Site};
 #[derive(Clone, Debug)]
 pub(super) struct Comparison {
     pub(super) name: String,
-    pub(super) place: Place,
+    pub(super) method: Method,
     pub(super) baseline: Variant,
     pub(super) variant: Variant,
     /// The ratio that was published for the idea, where there is one.
@@ -34,6 +34,29 @@ pub(super) struct Comparison {
     /// What it shows if the goal is met, as half a sentence.
     pub(super) claim: &'static str,
 }
+
+/// How both sides are measured.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Method {
+    /// Their slices alternate.
+    Alternate(Place),
+    /// They run together, since what they do to each other is the question: what each reached in a round, and
+    /// what it did for it.
+    Together(fn(round: usize) -> anyhow::Result<Round>),
+}
+
+impl Method {
+    /// Where the slices alternate, if they do.
+    pub(super) fn place(self) -> Option<Place> {
+        match self {
+            Self::Alternate(place) => Some(place),
+            Self::Together(_) => None,
+        }
+    }
+}
+
+/// What the two sides reached in a round, and what they did for it.
+pub(super) type Round = ([f64; 2], [Totals; 2]);
 
 /// One side of a comparison.
 #[derive(Clone)]
@@ -59,6 +82,13 @@ impl Variant {
     ) -> Self {
         Self { name: name.into(), set_up: Rc::new(set_up) }
     }
+
+    /// One that runs together with the other side, and is not set up by itself.
+    pub(super) fn not_alone(name: &'static str) -> Self {
+        Self::new(name, move |_| {
+            anyhow::bail!("{name} is not measured by itself: this is a bug in the study")
+        })
+    }
 }
 
 impl Comparison {
@@ -66,7 +96,7 @@ impl Comparison {
     pub(super) fn with_itself(&self, name: String) -> Self {
         Self {
             name,
-            place: self.place,
+            method: self.method,
             baseline: self.baseline.clone(),
             variant: self.baseline.clone(),
             published: None,
@@ -85,7 +115,10 @@ impl Comparison {
         let mut measured = Measured { figures: Figures::default(), totals: [Totals::default(); 2] };
         for round in 0..ROUNDS {
             begun(round);
-            let (figures, totals) = self.round(site, Schedule::of(runtime), round)?;
+            let (figures, totals) = match self.method {
+                Method::Alternate(place) => self.round(site, place, &Schedule::of(runtime), round)?,
+                Method::Together(measure) => measure(round)?,
+            };
             measured.figures.rounds.push(figures);
             for (sum, totals) in measured.totals.iter_mut().zip(totals) {
                 sum.add(totals);
@@ -94,19 +127,14 @@ impl Comparison {
         Ok(measured)
     }
 
-    fn round(
-        &self,
-        site: &Site,
-        schedule: Schedule,
-        round: usize,
-    ) -> anyhow::Result<([f64; 2], [Totals; 2])> {
+    fn round(&self, site: &Site, place: Place, schedule: &Schedule, round: usize) -> anyhow::Result<Round> {
         let mut quads = Vec::new();
         let mut totals = [Totals::default(); 2];
         let deadline = site.clock.deadline(schedule.patience);
         for turn in 0..schedule.set_ups {
             let first = round + turn as usize;
-            let mut sides = self.set_up(first)?;
-            let device = match self.place {
+            let mut sides = self.set_up(place, first)?;
+            let device = match place {
                 Place::Inline => None,
                 Place::TwoThreads => {
                     Some(site.start_device([0, 1].map(|side: usize| sides[side].controllers().to_vec()))?)
@@ -137,13 +165,13 @@ impl Comparison {
     }
 
     /// Both sides: the one set up first is the other one the next time.
-    fn set_up(&self, first: usize) -> anyhow::Result<[Box<dyn Contestant>; 2]> {
+    fn set_up(&self, place: Place, first: usize) -> anyhow::Result<[Box<dyn Contestant>; 2]> {
         if first.is_multiple_of(2) {
-            let baseline = (self.baseline.set_up)(self.place)?;
-            return Ok([baseline, (self.variant.set_up)(self.place)?]);
+            let baseline = (self.baseline.set_up)(place)?;
+            return Ok([baseline, (self.variant.set_up)(place)?]);
         }
-        let variant = (self.variant.set_up)(self.place)?;
-        Ok([(self.baseline.set_up)(self.place)?, variant])
+        let variant = (self.variant.set_up)(place)?;
+        Ok([(self.baseline.set_up)(place)?, variant])
     }
 }
 

@@ -3,7 +3,7 @@
 //! Nobody published this: it says what identifiers, ownership, checks, errors and statistics cost together.
 
 use super::bare;
-use super::comparison::{Comparison, Variant};
+use super::comparison::{Comparison, Method, Variant};
 use super::figures::Goal;
 use super::lanes::Style;
 use super::site::Place;
@@ -13,7 +13,7 @@ use super::workload::{DEPTH, Workload};
 pub(super) fn comparisons() -> Vec<Comparison> {
     let inline = Comparison {
         name: "doorbell over bare loop, inline".to_owned(),
-        place: Place::Inline,
+        method: Method::Alternate(Place::Inline),
         baseline: Variant::new("bare loop", |place| bare::set_up(place, DEPTH, READ_BYTES)),
         variant: Variant::new("doorbell", |place| {
             Workload::reads(READ_BYTES, Style::CountedPlug).set_up(place)
@@ -24,7 +24,7 @@ pub(super) fn comparisons() -> Vec<Comparison> {
     };
     let two_threads = Comparison {
         name: "doorbell over bare loop, two threads".to_owned(),
-        place: Place::TwoThreads,
+        method: Method::Alternate(Place::TwoThreads),
         goal: Goal::AtLeast(0.8),
         claim: "with a thread for the controller, a request takes at most 1.25 times as long",
         ..inline.clone()

@@ -22,7 +22,9 @@ mod plug;
 mod progress;
 mod reads;
 mod report;
+mod shared_tags;
 mod site;
+mod two_rates;
 mod workload;
 
 use std::time::Duration;
@@ -118,6 +120,10 @@ impl Study {
             Name::Plug => {
                 ("several requests share a doorbell and take their IDs at once (2021)", plug::comparisons())
             }
+            Name::SharedTags => (
+                "queues share one set of IDs, without bookkeeping to be fair (2024)",
+                shared_tags::comparisons(),
+            ),
             Name::Clock => ("the time is read once for a batch of requests (2024)", clock::comparisons()),
             Name::Floor => ("Doorbell beside a bare loop that keeps no books", floor::comparisons()),
         };
@@ -127,10 +133,11 @@ impl Study {
     /// The study's baseline with itself; and another one, if the study takes place elsewhere too, since both
     /// places have noise of their own.
     fn with_themselves(&self) -> Vec<Comparison> {
-        let first = self.comparisons.first();
-        let elsewhere = first.and_then(|first| self.comparisons.iter().find(|it| it.place != first.place));
-        let first = first.map(|it| it.with_itself(A_A.to_owned()));
-        let elsewhere = elsewhere.map(|it| it.with_itself(format!("{A_A}, {}", it.place.words())));
+        let mut placed = self.comparisons.iter().filter_map(|it| Some((it.method.place()?, it)));
+        let first = placed.next();
+        let elsewhere = placed.find(|(place, _)| first.is_some_and(|(first, _)| *place != first));
+        let first = first.map(|(_, it)| it.with_itself(A_A.to_owned()));
+        let elsewhere = elsewhere.map(|(place, it)| it.with_itself(format!("{A_A}, {}", place.words())));
         first.into_iter().chain(elsewhere).collect()
     }
 }

@@ -11,7 +11,7 @@ use crate::units::parse_positive_duration;
 /// What `nvme-perf study` was asked for.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct StudyOptions {
-    /// The studies: plug, clock, floor, or all of them.
+    /// The studies: plug, shared-tags, clock, floor, or all of them.
     #[arg(required = true, value_name = "NAME", value_parser = parse_names)]
     names: Vec<Names>,
 
@@ -32,6 +32,7 @@ pub(crate) struct StudyOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Name {
     Plug,
+    SharedTags,
     Clock,
     Floor,
 }
@@ -55,12 +56,13 @@ impl StudyOptions {
 
 impl Name {
     /// Every study, in the order that `all` runs them.
-    pub(super) const ALL: [Self; 3] = [Self::Plug, Self::Clock, Self::Floor];
+    pub(super) const ALL: [Self; 4] = [Self::Plug, Self::SharedTags, Self::Clock, Self::Floor];
 
     /// The word that names it.
     pub(super) const fn word(self) -> &'static str {
         match self {
             Self::Plug => "plug",
+            Self::SharedTags => "shared-tags",
             Self::Clock => "clock",
             Self::Floor => "floor",
         }
@@ -82,8 +84,7 @@ fn parse_names(word: &str) -> Result<Names, String> {
 }
 
 /// Studies whose subject is not built yet, and what that is.
-const LATER: [(&str, &str); 5] = [
-    ("shared-tags", "command IDs that several queues share"),
+const LATER: [(&str, &str); 4] = [
     ("remote", "submission from other threads"),
     ("async-depth", "the scheduler of I/O classes"),
     ("streams", "the merging of neighbouring requests"),
@@ -95,6 +96,8 @@ pub(crate) const STUDY_HELP: &str = "\
 Studies:
   plug         Several requests share a doorbell, and take their command IDs at once because the plug was
                told how many follow (Linux 2021: 4 % more IOPS). Doorbells per request stand beside it.
+  shared-tags  Queues that share one set of IDs need no bookkeeping to be fair (Linux 2024: 2.9 % more
+               IOPS): completions of 1 ms and of 100 ms come at a ratio of about 100, and neither starves.
   clock        The time is read once for a batch, not for each request (Linux 2024: 9 % more IOPS), so
                that latency statistics cost next to nothing.
   floor        Doorbell beside a bare loop that writes the same entries and rings the same doorbells, and
@@ -143,7 +146,7 @@ mod tests {
     fn what_is_not_built_says_so_and_what_is_unknown_lists_what_there_is() {
         for word in ["remote", "async-depth", "streams", "kernel"] {
             let text = parse_names(word).expect_err(word);
-            assert!(text.contains("not built yet") && text.contains("floor"), "{text}");
+            assert!(text.contains("not built yet") && text.contains("shared-tags"), "{text}");
         }
         assert!(parse_names("plugs").expect_err("unknown").contains("no such study"));
     }

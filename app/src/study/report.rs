@@ -194,7 +194,7 @@ const DOORBELLS: &str = "doorbells_per_request";
 
 #[cfg(test)]
 mod tests {
-    use super::super::comparison::Variant;
+    use super::super::comparison::{Method, Variant};
     use super::super::figures::{Figures, Goal};
     use super::super::site::Place;
     use super::*;
@@ -207,7 +207,7 @@ mod tests {
     fn comparison() -> Comparison {
         Comparison {
             name: "count over no count".to_owned(),
-            place: Place::Inline,
+            method: Method::Alternate(Place::Inline),
             baseline: variant("plug, no count"),
             variant: variant("plug, count 32"),
             published: Some(1.041),

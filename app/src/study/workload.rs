@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use doorbell::emulator::{Emulator, EmulatorConfig};
-use doorbell::{Clock, Controller, ControllerOptions, DmaSpace, DmaSpaceConfig, Nsid, QueueConfig};
+use doorbell::{
+    Clock, Controller, ControllerOptions, DmaSpace, DmaSpaceConfig, FairShare, Nsid, QueueConfig, SharedIds,
+};
 
 use super::contest::{Contestant, Rig};
 use super::group::Group;
@@ -21,14 +23,25 @@ pub(super) struct Workload {
     pub(super) depth: u32,
     pub(super) read_bytes: u32,
     pub(super) style: Style,
+    pub(super) ids: Ids,
+    /// The rest of each queue pair's configuration.
     pub(super) queue: QueueConfig,
+}
+
+/// Where command identifiers come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ids {
+    /// Each queue pair has its own.
+    Private,
+    /// All queue pairs draw from one set, which has as many as there are requests.
+    Shared(FairShare),
 }
 
 impl Workload {
     /// Random reads of `read_bytes` at depth 128 on one queue.
     pub(super) fn reads(read_bytes: u32, style: Style) -> Self {
-        let queue = QueueConfig::with_depth(DEPTH);
-        Self { controllers: 1, lanes_each: 1, depth: DEPTH, read_bytes, style, queue }
+        let (ids, queue) = (Ids::Private, QueueConfig::default());
+        Self { controllers: 1, lanes_each: 1, depth: DEPTH, read_bytes, style, ids, queue }
     }
 
     /// The same on so many controllers.
@@ -39,13 +52,14 @@ impl Workload {
     /// Sets it up on software controllers of its own. Queues on several controllers are polled as a group.
     pub(super) fn set_up(&self, place: Place) -> anyhow::Result<Box<dyn Contestant>> {
         let space = DmaSpace::new(DmaSpaceConfig::default());
+        let queue = self.queue_config()?;
         let (mut lanes, mut devices) = (Lanes::default(), Vec::new());
         for _ in 0..self.controllers {
             let device = controller()?;
             let controller = ControllerOptions::new().space(&space).open_transport(device.clone())?;
             for _ in 0..self.lanes_each {
                 let place = lanes.lanes.len() as u64;
-                lanes.lanes.push(self.lane(&controller, place)?);
+                lanes.lanes.push(self.lane(&controller, &queue, place)?);
             }
             lanes.controllers.push(controller);
             devices.push(device);
@@ -57,8 +71,21 @@ impl Workload {
         Ok(Box::new(Rig { load, controllers: devices, place }))
     }
 
-    fn lane(&self, controller: &Controller, place: u64) -> anyhow::Result<Lane> {
-        let queue = controller.create_queue(self.queue.clone())?;
+    fn queue_config(&self) -> anyhow::Result<QueueConfig> {
+        let mut config = self.queue.clone();
+        match self.ids {
+            Ids::Private => config.depth = Some(self.depth),
+            Ids::Shared(fair_share) => {
+                let lanes = u16::try_from(self.controllers * self.lanes_each)?;
+                let ids = u16::try_from(self.depth)?.saturating_mul(lanes);
+                config.shared_ids = Some(SharedIds::new(ids, lanes, fair_share)?);
+            }
+        }
+        Ok(config)
+    }
+
+    fn lane(&self, controller: &Controller, config: &QueueConfig, place: u64) -> anyhow::Result<Lane> {
+        let queue = controller.create_queue(config.clone())?;
         let pool = controller.space().pool(self.read_bytes as usize, self.depth as usize)?;
         let buffers = std::iter::from_fn(|| pool.take()).collect();
         let reads = Reads::new(controller.namespace(Nsid(1))?, buffers, place);
