@@ -9,7 +9,8 @@ use doorbell_spec::{BusError, Clock, Identity, Transport};
 ///
 /// What it leaves out is the driver's business as long as the controller runs: writing registers, doorbells,
 /// mappings, bus mastering, a reset, and events, which come from
-/// [`Controller::poll_event`](crate::Controller::poll_event) alone.
+/// [`Controller::poll_event`](crate::Controller::poll_event) and
+/// [`PollGroup::next_event`](crate::PollGroup::next_event) alone.
 #[derive(Clone, Copy, Debug)]
 pub struct TransportView<'a>(pub(super) &'a dyn Transport);
 

@@ -1,9 +1,12 @@
 //! Marks on positions: one bit each, found again in the order of the positions.
 
 /// A set of positions below a limit that only grows.
+///
+/// Invariant: `count` is the number of bits that are set.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
     words: Vec<u64>,
+    count: usize,
 }
 
 impl Marks {
@@ -15,20 +18,17 @@ impl Marks {
         }
     }
 
-    /// The marks as words, the mark of position 64 * n + k in bit k of word n.
-    #[inline]
-    pub(super) fn words_mut(&mut self) -> &mut [u64] {
-        &mut self.words
-    }
-
     /// Marks a position for which there is room. Says whether it had no mark before.
     #[inline]
     pub(super) fn set(&mut self, position: usize) -> bool {
         let (index, bit) = place(position);
         let word = &mut self.words[index];
-        let is_new = *word & bit == 0;
+        if *word & bit != 0 {
+            return false;
+        }
         *word |= bit;
-        is_new
+        self.count += 1;
+        true
     }
 
     /// Takes the mark off a position. Says whether it had one.
@@ -36,19 +36,25 @@ impl Marks {
     pub(super) fn take(&mut self, position: usize) -> bool {
         let (index, bit) = place(position);
         let word = &mut self.words[index];
-        let was_set = *word & bit != 0;
+        if *word & bit == 0 {
+            return false;
+        }
         *word &= !bit;
-        was_set
+        self.count -= 1;
+        true
     }
 
     /// How many there are.
     #[inline]
     pub(super) fn count(&self) -> usize {
-        match self.words.as_slice() {
-            // Counting takes a dozen instructions; that there is only one takes two.
-            [word] if word.is_power_of_two() => 1,
-            words => words.iter().map(|word| word.count_ones() as usize).sum(),
-        }
+        self.count
+    }
+
+    /// The positions that have a mark.
+    pub(super) fn positions(&self) -> impl Iterator<Item = usize> + '_ {
+        let bits = |word: u64| (0..WORD_BITS).filter(move |bit| word >> bit & 1 == 1);
+        let words = self.words.iter().enumerate();
+        words.flat_map(move |(index, word)| bits(*word).map(move |bit| index * WORD_BITS + bit))
     }
 
     /// Takes the first mark from `position` on, and round the end.
@@ -71,6 +77,7 @@ impl Marks {
     fn take_lowest(&mut self, index: usize, candidates: u64) -> usize {
         let bit = candidates.trailing_zeros();
         self.words[index] &= !(1 << bit);
+        self.count -= 1;
         index * WORD_BITS + bit as usize
     }
 
@@ -89,7 +96,7 @@ fn place(position: usize) -> (usize, u64) {
     (position / WORD_BITS, 1 << (position % WORD_BITS))
 }
 
-pub(super) const WORD_BITS: usize = u64::BITS as usize;
+const WORD_BITS: usize = u64::BITS as usize;
 
 #[cfg(test)]
 mod tests {
@@ -111,6 +118,7 @@ mod tests {
                             marks.set(position);
                         }
                         assert_eq!(marks.count(), set.len());
+                        assert!(marks.positions().eq(set.iter().copied()));
                         let first = set.range(start..).next().or(set.first());
                         assert_eq!(marks.take_from(start), first.copied(), "{set:?} from {start}");
                         assert_eq!(marks.count(), set.len() - 1);

@@ -11,6 +11,8 @@ mod marks;
 mod plug;
 mod poll;
 mod roster;
+#[cfg(all(test, feature = "emulator"))]
+mod tests;
 mod watch;
 
 use crate::controller::ControllerEvent;
@@ -190,7 +192,7 @@ impl PollGroup {
     pub fn plug(&mut self, expected: u32) -> GroupPlug<'_> {
         let Self { seats, ledger, .. } = self;
         // Whatever a plug that was forgotten has left behind.
-        ledger.posted.ring_all(&mut Others::all(seats));
+        ledger.posted.ring_all(Others::all(seats));
         let share = match u32::try_from(seats.len()) {
             Ok(0 | 1) | Err(_) => expected,
             Ok(members) => expected.div_ceil(members),

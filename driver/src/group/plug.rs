@@ -57,9 +57,7 @@ pub(super) struct Ledger {
 #[derive(Debug, Default)]
 pub(super) struct Posted {
     pub(super) marks: Marks,
-    /// Whether there is any mark.
-    is_marked: bool,
-    /// Requests at marked positions that are not rung; or more, if a member was rung since.
+    /// Requests at marked positions that are not rung.
     unrung: usize,
 }
 
@@ -68,6 +66,15 @@ impl<'a> Others<'a> {
     #[inline]
     pub(super) fn all(seats: &'a mut [Seat]) -> Self {
         Self { before: seats, after: &mut [] }
+    }
+
+    /// The same, for the length of a call.
+    ///
+    /// Calls that the compiler does not put in place are given this, by value, and not the plug: one whose
+    /// address is given to nobody stays in registers, and costs a callback nothing.
+    #[inline]
+    fn lend(&mut self) -> Others<'_> {
+        Others { before: self.before, after: self.after }
     }
 
     #[inline]
@@ -84,26 +91,52 @@ impl<'a> Others<'a> {
 impl Posted {
     /// Rings every marked member, and gives back the identifiers that the plug had taken for it.
     #[inline]
-    pub(super) fn ring_all(&mut self, others: &mut Others<'_>) {
-        if self.is_marked {
+    pub(super) fn ring_all(&mut self, others: Others<'_>) {
+        if self.marks.count() > 0 {
             self.ring_marked(others);
         }
     }
 
-    fn ring_marked(&mut self, others: &mut Others<'_>) {
+    #[inline(never)]
+    fn ring_marked(&mut self, mut others: Others<'_>) {
         while let Some(position) = self.marks.take_from(0) {
             if let Some(queue) = others.at(position) {
                 queue.flush_plug();
             }
         }
-        self.is_marked = false;
         self.unrung = 0;
+    }
+
+    /// Counts another request, and says whether it may be time to ring: not before half of them wait, since
+    /// a member that is polled holds at most the other half.
+    #[inline]
+    fn is_full_with_another(&mut self) -> bool {
+        self.unrung += 1;
+        self.unrung >= REQUESTS_MAX / 2
+    }
+
+    /// Rings all if so many wait, together with those of the member that is polled.
+    #[inline(never)]
+    fn ring_if_full(&mut self, others: Others<'_>, here: Option<&mut QueuePair>) {
+        let of_here = here.as_ref().map_or(0, |queue| queue.unrung_count());
+        if self.unrung + of_here >= REQUESTS_MAX {
+            self.ring_all(others);
+            here.map(QueuePair::flush_plug);
+        }
+    }
+
+    /// Finds out how many wait, after a member has rung by itself.
+    #[cold]
+    #[inline(never)]
+    fn recount(&mut self, mut others: Others<'_>) {
+        let unrung = |position| others.at(position).map_or(0, |queue| queue.unrung_count());
+        self.unrung = self.marks.positions().map(unrung).sum();
     }
 
     /// Forgets what waits for a member whose turn it is: the poll of its own queue rings it.
     #[inline]
     pub(super) fn leave_to_poll(&mut self, position: usize, queue: &QueuePair) {
-        if self.is_marked && self.marks.take(position) {
+        if self.marks.count() > 0 && self.marks.take(position) {
             self.unrung = self.unrung.saturating_sub(queue.unrung_count());
         }
     }
@@ -138,57 +171,59 @@ impl<'a> GroupPlug<'a> {
         if let Some(here) = &mut self.here
             && here.member == member
         {
-            return Plug::inner(here.queue).submit(request);
+            return post(here.queue, request);
         }
         let Ledger { roster, posted } = &mut *self.ledger;
         let Some(queue) = roster.position(member).and_then(|position| {
             let queue = self.others.at(position)?;
             if posted.marks.set(position) {
-                posted.is_marked = true;
                 begin(queue, self.share);
             }
             Some(queue)
         }) else {
             return Err(Rejected { error: SubmitError::NoSuchMember, request });
         };
-        let before = queue.unrung_count();
-        let outcome = Plug::inner(queue).submit(request);
-        posted.unrung = (posted.unrung + queue.unrung_count()).saturating_sub(before);
-        if self.unrung_count() >= REQUESTS_MAX {
-            self.ring();
+        match post(queue, request) {
+            Ok(handle) => {
+                if !queue.has_unrung() {
+                    // Its own limit is reached, and all of its requests are rung.
+                    posted.recount(self.others.lend());
+                } else if posted.is_full_with_another() {
+                    let here = self.here.as_mut().map(|here| &mut *here.queue);
+                    posted.ring_if_full(self.others.lend(), here);
+                }
+                Ok(handle)
+            }
+            Err(rejected) => {
+                posted.recount(self.others.lend());
+                Err(rejected)
+            }
         }
-        outcome
     }
 
     /// Ends the plug: rings where something waits for it. The same as dropping it.
     #[inline]
     pub fn finish(self) {}
-
-    #[inline]
-    fn unrung_count(&self) -> usize {
-        self.ledger.posted.unrung + self.here.as_ref().map_or(0, |here| here.queue.unrung_count())
-    }
-
-    #[inline(never)]
-    fn ring(&mut self) {
-        self.ledger.posted.ring_all(&mut self.others);
-        if let Some(here) = &mut self.here {
-            here.queue.flush_plug();
-        }
-    }
 }
 
 impl Drop for GroupPlug<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.here.is_none() {
-            self.ledger.posted.ring_all(&mut self.others);
+            self.ledger.posted.ring_all(self.others.lend());
         }
     }
 }
 
+/// Posts a request, and leaves the doorbell to whoever ends the plug or the poll.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "a request that is built in place never becomes memory")]
+fn post(queue: &mut QueuePair, request: Request) -> Result<RequestHandle, Rejected> {
+    Plug::inner(queue).submit(request)
+}
+
 /// Prepares a queue pair for the first request of a plug.
-#[inline]
+#[inline(never)]
 fn begin(queue: &mut QueuePair, share: u32) {
     // Whatever an earlier plug has left behind is not this one's, and not counted by it.
     queue.flush_plug();

@@ -1,6 +1,7 @@
 //! A group's poll: who has something, and who gets how much.
 
-use super::marks::WORD_BITS;
+use std::mem::ManuallyDrop;
+
 use super::plug::{GroupPlug, Ledger, Others};
 use super::roster::Member;
 use super::{PollGroup, Seat};
@@ -20,84 +21,97 @@ impl PollGroup {
     /// others do; with a budget of `b` and `n` members, in one of `n / b` calls, rounded up. So an answer of
     /// less than `budget` does not say that nothing is left, but 0 says that nothing was found. Within its
     /// turn a member is polled as [`QueuePair::poll`](crate::QueuePair::poll) says.
+    ///
+    /// Each turn rings, so a budget of 32 a member gives a busy group batches of 32.
     #[inline]
     pub fn poll(
         &mut self,
         budget: usize,
         mut on_completion: impl FnMut(&mut GroupPlug<'_>, Member, Completion),
     ) -> usize {
-        if self.watch.is_due() {
-            return self.poll_many(budget, &mut on_completion);
+        let is_look_due = self.watch.is_due();
+        if let [seat] = self.seats.as_mut_slice()
+            && !is_look_due
+        {
+            // A thread with one SSD should not pay for those with many.
+            if !seat.queue.begin_poll() {
+                return 0;
+            }
+            let nobody = Others { before: &mut [], after: &mut [] };
+            return seat.turn(budget, nobody, &mut self.ledger, &mut on_completion);
         }
-        let [seat] = self.seats.as_mut_slice() else { return self.poll_many(budget, &mut on_completion) };
-        // A thread with one SSD should not pay for those with many.
-        if !seat.queue.begin_poll() {
-            return 0;
+        match self.begin_polls() {
+            Due::Nobody => 0,
+            Due::One(position) => self.poll_one(position, budget, &mut on_completion),
+            Due::Several => self.deal(budget, &mut on_completion),
         }
-        let nobody = Others { before: &mut [], after: &mut [] };
-        seat.turn(budget, nobody, &mut self.ledger, &mut on_completion)
     }
 
-    /// A poll of any group, with all that may have to be done.
-    #[inline(never)]
-    fn poll_many(
-        &mut self,
-        budget: usize,
-        on_completion: &mut impl FnMut(&mut GroupPlug<'_>, Member, Completion),
-    ) -> usize {
-        self.watch.look_if_due();
-        if !self.begin_polls() {
-            return 0;
-        }
-        RingAtEnd(self).0.deal(budget, on_completion)
-    }
-
-    /// Looks at every member, and marks those that have something. Says whether anybody has a mark.
+    /// Looks at every member, and marks those that have something.
     ///
     /// Who is marked and does not get a turn, because the budget is used up, keeps the mark.
     #[inline(never)]
-    fn begin_polls(&mut self) -> bool {
-        let mut any = 0;
-        for (word, seats) in self.due.words_mut().iter_mut().zip(self.seats.chunks_mut(WORD_BITS)) {
-            for (bit, seat) in seats.iter_mut().enumerate() {
-                if seat.queue.begin_poll() {
-                    *word |= 1 << bit;
-                }
+    fn begin_polls(&mut self) -> Due {
+        self.watch.look_if_due();
+        let mut last = None;
+        for (position, seat) in self.seats.iter_mut().enumerate() {
+            if seat.queue.begin_poll() {
+                self.due.set(position);
+                last = Some(position);
             }
-            any |= *word;
         }
-        any != 0
+        match (self.due.count(), last) {
+            (0, _) => Due::Nobody,
+            (1, Some(only)) => Due::One(only),
+            _ => Due::Several,
+        }
+    }
+
+    /// Gives the only marked member its turn, with the whole budget.
+    #[inline(never)]
+    fn poll_one(
+        &mut self,
+        position: usize,
+        budget: usize,
+        on_completion: &mut impl FnMut(&mut GroupPlug<'_>, Member, Completion),
+    ) -> usize {
+        let ringing = RingAtEnd(self);
+        let PollGroup { seats, due, next, ledger, .. } = &mut *ringing.0;
+        due.take(position);
+        *next = position + 1;
+        let (before, rest) = seats.split_at_mut(position);
+        let Some((seat, after)) = rest.split_first_mut() else { return 0 };
+        seat.turn(budget, Others { before, after }, ledger, on_completion)
     }
 
     /// Gives each marked member a turn, until the budget is used up.
-    #[inline]
+    #[inline(never)]
     fn deal(
         &mut self,
         budget: usize,
         on_completion: &mut impl FnMut(&mut GroupPlug<'_>, Member, Completion),
     ) -> usize {
-        let mut waiting = self.due.count();
+        let ringing = RingAtEnd(self);
+        let PollGroup { seats, due, next, ledger, .. } = &mut *ringing.0;
         let mut left = budget;
         let mut first = None;
-        while left > 0
-            && let Some(position) = self.due.take_from(self.next)
-        {
+        while left > 0 {
+            let waiting = due.count();
+            let Some(position) = due.take_from(*next) else { break };
             first = first.or(Some(position));
             // Before the turn: a callback that panics each time keeps nobody from theirs.
-            self.next = position + 1;
-            let (before, rest) = self.seats.split_at_mut(position);
+            *next = position + 1;
+            let (before, rest) = seats.split_at_mut(position);
             let Some((seat, after)) = rest.split_first_mut() else { break };
-            self.ledger.posted.leave_to_poll(position, &seat.queue);
-            let share = (left / waiting.max(1)).max(1);
-            waiting = waiting.saturating_sub(1);
-            let others = Others { before, after };
-            left -= seat.turn(share, others, &mut self.ledger, on_completion);
+            ledger.posted.leave_to_poll(position, &seat.queue);
+            let share = (left / waiting).max(1);
+            left -= seat.turn(share, Others { before, after }, ledger, on_completion);
         }
         if let Some(first) = first
-            && waiting == 0
+            && due.count() == 0
         {
             // All had a turn. Next time another one is first.
-            self.next = first + 1;
+            *next = first + 1;
         }
         budget - left
     }
@@ -120,10 +134,21 @@ impl Seat {
         let Others { before, after } = others;
         self.queue.poll_ready(share, &mut move |plug, completion| {
             let others = Others { before, after };
-            let mut plug = GroupPlug::within_poll((member, plug.queue()), others, ledger);
+            // Its end has nothing to do. Not even the call to find that out may be there when the callback
+            // panics: it would take the plug's address.
+            let mut plug = ManuallyDrop::new(GroupPlug::within_poll((member, plug.queue()), others, ledger));
             on_completion(&mut plug, member, completion);
         })
     }
+}
+
+/// Who has something.
+#[derive(Clone, Copy)]
+enum Due {
+    Nobody,
+    /// The member at this position, and no other.
+    One(usize),
+    Several,
 }
 
 /// Rings for what callbacks have submitted to other members than their own, also when one of them panics.
@@ -133,6 +158,6 @@ impl Drop for RingAtEnd<'_> {
     #[inline]
     fn drop(&mut self) {
         let PollGroup { seats, ledger, .. } = &mut *self.0;
-        ledger.posted.ring_all(&mut Others::all(seats));
+        ledger.posted.ring_all(Others::all(seats));
     }
 }

@@ -13,10 +13,10 @@ use crate::error::ControllerError;
 use crate::namespace::ControllerId;
 
 /// Polls of the group between two looks at its controllers.
-const POLLS_PER_LOOK: u32 = 1024;
+pub(super) const POLLS_PER_LOOK: u32 = 1024;
 
 /// How often the bus is asked for events of its own, which may be a system call.
-const BUS_PERIOD_NS: u64 = 100_000_000;
+pub(super) const BUS_PERIOD_NS: u64 = 100_000_000;
 
 /// Events of a controller that are given out after one look: so that whoever takes all that there are comes
 /// to an end, however many the device makes.
@@ -33,8 +33,8 @@ pub(super) struct Watch {
 
 /// One controller.
 #[derive(Debug)]
-struct Watched {
-    shared: Arc<Shared>,
+pub(super) struct Watched {
+    pub(super) shared: Arc<Shared>,
     /// How many members are its queue pairs.
     members: usize,
     /// How many events may be fetched from it before it must be looked at again.
@@ -72,6 +72,11 @@ impl Watch {
             }
             it.members > 0
         });
+    }
+
+    #[cfg(test)]
+    pub(super) fn controllers(&self) -> &[Watched] {
+        &self.controllers
     }
 
     /// Counts a poll, and says whether it is time to look at the controllers.
@@ -142,72 +147,5 @@ impl Watched {
         }
         self.is_end_told |= is_end;
         event
-    }
-}
-
-#[cfg(all(test, feature = "emulator"))]
-mod tests {
-    use super::*;
-    use crate::{ControllerOptions, DmaSpace, DmaSpaceConfig, HugePolicy, PollGroup, QueueConfig};
-    use doorbell_emulator::Emulator;
-    use doorbell_spec::log_page::{AsyncEvent, AsyncEventKind, LogPage};
-    use doorbell_spec::{Clock, Transport};
-
-    /// A group with one member, its device with an event to report, and the clock.
-    fn group_with_an_event() -> (PollGroup, Arc<Emulator>, Clock) {
-        let clock = Clock::virtual_time();
-        let emulator = Emulator::new("size=1M".parse().expect("good"), clock.clone()).expect("made");
-        let space = DmaSpace::new(DmaSpaceConfig::default().with_policy(HugePolicy::Never));
-        let options = ControllerOptions::new().clock(&clock).space(&space);
-        let controller = options.open_transport(emulator.clone()).expect("brought up");
-        let mut group = PollGroup::new();
-        group.add(controller.create_queue(QueueConfig::with_depth(2)).expect("a queue"));
-        let (kind, log_page) = (AsyncEventKind::Health, LogPage::Health);
-        emulator.raise_event(AsyncEvent { kind, info: 1, log_page });
-        emulator.relax(&clock);
-        (group, emulator, clock)
-    }
-
-    fn poll(group: &mut PollGroup, times: u32) {
-        (0..times).for_each(|_| assert_eq!(group.poll(1, |_, _, _| ()), 0));
-    }
-
-    /// If one of these waited for the admin queue, this test would not end.
-    #[test]
-    fn nobody_waits_for_an_admin_queue_that_another_thread_has() {
-        let (mut group, emulator, clock) = group_with_an_event();
-        let shared = Arc::clone(&group.watch.controllers[0].shared);
-        let admin = shared.device.admin();
-        poll(&mut group, 3 * POLLS_PER_LOOK);
-        assert!(group.next_event().is_none());
-        // The bus is asked all the same.
-        emulator.remove();
-        clock.advance(std::time::Duration::from_nanos(BUS_PERIOD_NS));
-        poll(&mut group, POLLS_PER_LOOK);
-        let (id, event) = group.next_event().expect("the removal");
-        assert_eq!((id, event.ok()), (shared.id, Some(ControllerEvent::Removed)));
-        drop(admin);
-    }
-
-    #[test]
-    fn the_controllers_are_looked_at_in_every_1024th_poll() {
-        let (mut group, _emulator, _clock) = group_with_an_event();
-        poll(&mut group, POLLS_PER_LOOK - 1);
-        assert!(group.next_event().is_none());
-        poll(&mut group, 1);
-        assert!(group.next_event().is_some_and(|(_, event)| event.is_ok()));
-        assert!(group.next_event().is_none());
-    }
-
-    #[test]
-    fn a_controller_is_watched_as_long_as_it_has_a_member() {
-        let (mut group, _emulator, _clock) = group_with_an_event();
-        let shared = Arc::clone(&group.watch.controllers[0].shared);
-        group.watch.add(&shared);
-        assert_eq!(group.watch.controllers.len(), 1);
-        group.watch.remove(shared.id);
-        assert_eq!(group.watch.controllers.len(), 1);
-        group.watch.remove(shared.id);
-        assert!(group.watch.controllers.is_empty());
     }
 }

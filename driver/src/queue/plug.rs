@@ -53,6 +53,12 @@ impl QueuePair {
         self.ring();
     }
 
+    /// Whether any command is posted and not yet rung.
+    #[inline]
+    pub(crate) fn has_unrung(&self) -> bool {
+        self.sq.has_unrung()
+    }
+
     /// How many commands are posted and not yet rung.
     #[inline]
     pub(crate) fn unrung_count(&self) -> usize {

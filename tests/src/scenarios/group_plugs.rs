@@ -14,6 +14,8 @@ scenarios! {
         each_member_is_rung_once_for_a_plug,
         each_member_keeps_its_own_limit,
         sixty_four_waiting_requests_ring_all_members,
+        what_a_full_member_has_rung_waits_no_more,
+        requests_for_the_polled_member_are_counted_and_rung_with_the_others,
         a_large_request_rings_its_member_alone,
         a_group_plug_that_ends_by_a_panic_is_rung,
         a_group_plug_that_is_forgotten_is_rung_by_whatever_comes_next,
@@ -96,6 +98,42 @@ fn sixty_four_waiting_requests_ring_all_members(place: &mut Place) -> Result<()>
         let (before, after) = rings_of(&mut team, &counts)?;
         ensure!(before == early && after == late, "{counts:?}: {before:?}, then {after:?}");
     }
+    team.close()
+}
+
+fn what_a_full_member_has_rung_waits_no_more(place: &mut Place) -> Result<()> {
+    let mut team = Team::new(place, &[4, 64], &[64])?;
+    let mut plug = team.group.plug(66);
+    let mut refused = 0;
+    for (member, count) in [(0, 5), (1, 31), (2, 31)] {
+        for _ in 0..count {
+            let request = Request::flush(&team.namespaces[member]);
+            refused += u32::from(plug.submit(team.members[member], request).is_err());
+        }
+    }
+    std::mem::forget(plug);
+    ensure!(refused == 1 && team.rings()? == [1, 0, 0], "{refused}, {:?}", team.rings()?);
+    ensure!(team.finish()?.len() == 66);
+    team.close()
+}
+
+/// Each of 25 completions is answered by a request for each of three members: 64 wait before the 22nd has
+/// been answered in full.
+fn requests_for_the_polled_member_are_counted_and_rung_with_the_others(place: &mut Place) -> Result<()> {
+    let mut team = Team::new(place, &[64, 64], &[64])?;
+    team.fill(0, 25)?;
+    team.settle();
+    let before = team.rings()?;
+    let (members, namespaces) = (team.members.clone(), team.namespaces.clone());
+    let reaped = team.group.poll(25, |plug, _, _| {
+        for (member, namespace) in members.iter().zip(&namespaces) {
+            assert!(plug.submit(*member, Request::flush(namespace)).is_ok());
+        }
+    });
+    ensure!(reaped == 25);
+    let rings: Vec<u64> = team.rings()?.iter().zip(&before).map(|(now, then)| now - then).collect();
+    ensure!(rings == [2, 2, 2], "{rings:?}");
+    ensure!(team.finish()?.len() == 75);
     team.close()
 }
 
