@@ -211,7 +211,6 @@ impl QueuePair {
         if std::mem::replace(&mut self.closed, true) {
             return Ok(());
         }
-        self.end_what_was_cut_short();
         self.flush_plug();
         // Deleting the submission queue makes the device complete what it has fetched from it (NVMe Base
         // 2.0, 5.7). The completion queue lives on until those completions have been read.

@@ -57,7 +57,6 @@ impl QueuePair {
     fn look(&mut self) -> bool {
         self.until_look = EMPTY_POLLS_PER_LOOK;
         self.source.give_up_waiting();
-        self.end_what_was_cut_short();
         let now = self.clock.now();
         if std::mem::take(&mut self.heard) {
             self.checked_at = now;
@@ -68,14 +67,21 @@ impl QueuePair {
     }
 
     /// A poll that has something to do. Apart, so that an empty one is short.
-    ///
-    /// The callback is called at one place only, so that the compiler puts it there.
     #[inline(never)]
     pub(crate) fn poll_ready(
         &mut self,
         budget: usize,
         on_completion: &mut impl FnMut(&mut Plug<'_>, Completion),
     ) -> usize {
+        // The callback may panic. The guard is out here, so that the queue pair's address stays in a register
+        // in there.
+        let guard = EndIfCutShort(self);
+        guard.0.reap(budget, on_completion)
+    }
+
+    /// The callback is called at one place only, so that the compiler puts it there.
+    #[inline(never)]
+    fn reap(&mut self, budget: usize, on_completion: &mut impl FnMut(&mut Plug<'_>, Completion)) -> usize {
         if budget == 0 {
             return 0;
         }
@@ -259,6 +265,16 @@ impl QueuePair {
         self.counters.failed.add(1);
         let buffer = self.shared.park_buffer(buffer);
         Some(Completion { user_data, result: Err(IoError::ControllerFailed), buffer, latency_ns: 0 })
+    }
+}
+
+/// Ends a poll whose callback panics.
+struct EndIfCutShort<'a>(&'a mut QueuePair);
+
+impl Drop for EndIfCutShort<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.end_what_was_cut_short();
     }
 }
 

@@ -1,7 +1,7 @@
 //! One poll that finds something: what it counts, and what must happen at its end.
 //!
-//! Invariant: all of it lives in the queue pair. So a callback that panics loses nothing: the next poll that
-//! finds or does something ends the one that was cut short, as it rings what a forgotten plug has left.
+//! Invariant: all of it lives in the queue pair. So a poll whose callback panics can be ended from outside,
+//! and nothing that it has reaped is lost.
 
 use doorbell_spec::Nanos;
 
@@ -66,7 +66,6 @@ impl QueuePair {
     /// Begins a poll of at most `budget` entries.
     #[inline(never)]
     pub(super) fn begin_reaping(&mut self, budget: usize) {
-        self.end_what_was_cut_short();
         let budget = budget.min(usize::from(self.depth));
         self.expect_batch_of_next();
         let tally = &mut self.tally;
