@@ -33,6 +33,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! A thread with several queue pairs, of one controller or of many, polls them as one [`PollGroup`].
+//!
 //! Principles:
 //!
 //! * The I/O path makes no system call, takes no lock and allocates nothing.
