@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use doorbell_hugepages::DmaBuf;
 use doorbell_spec::{QueueId, SubmissionEntry};
 
 use super::bring_up::{doorbell_pair, ring_memory};
@@ -33,21 +34,38 @@ pub(super) fn create(shared: &Arc<Shared>, config: QueueConfig) -> Result<QueueP
     {
         return Err(ControllerError::NoSuchVector { vector, vectors });
     }
-    let id = shared.acquire_queue()?;
-    build(shared, config, id, depth)
-        .inspect_err(|failure| shared.release_queue(id, failure.end))
-        .map_err(|failure| failure.error)
+    let mut claim = Claim { shared, id: shared.acquire_queue()?, told: Vec::new() };
+    let queue = build(&mut claim, config, depth)?;
+    // Whatever comes now, the queue pair sees to it.
+    std::mem::take(&mut claim.told);
+    std::mem::forget(claim);
+    Ok(queue)
 }
 
-/// Why a queue could not be made, and whether the device still has part of it.
-struct Failure {
-    error: ControllerError,
-    end: QueueEnd,
+/// A queue that is being made. Whatever ends that, also a panic of the transport: its number can be used
+/// again, or the device may have it, and the memory that it was told of is not freed.
+struct Claim<'a> {
+    shared: &'a Arc<Shared>,
+    id: QueueId,
+    told: Vec<Arc<DmaBuf>>,
 }
 
-impl<E: Into<ControllerError>> From<E> for Failure {
-    fn from(error: E) -> Self {
-        Self { error: error.into(), end: QueueEnd::Deleted }
+impl Claim<'_> {
+    /// What becomes of it after an admin command has failed: one that the device refused has done nothing, of
+    /// any other nobody knows.
+    fn after(&mut self, error: ControllerError) -> ControllerError {
+        if matches!(error, ControllerError::Admin { .. }) {
+            self.told.clear();
+        }
+        error
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        let end = if self.told.is_empty() { QueueEnd::Deleted } else { QueueEnd::Stuck };
+        self.told.drain(..).for_each(|keeper| self.shared.park(super::Parked::Memory(keeper)));
+        self.shared.release_queue(self.id, end);
     }
 }
 
@@ -69,7 +87,8 @@ fn depth(shared: &Shared, config: &QueueConfig) -> Result<u16, ControllerError> 
     }
 }
 
-fn build(shared: &Arc<Shared>, config: QueueConfig, id: QueueId, depth: u16) -> Result<QueuePair, Failure> {
+fn build(claim: &mut Claim<'_>, config: QueueConfig, depth: u16) -> Result<QueuePair, ControllerError> {
+    let (shared, id) = (claim.shared, claim.id);
     // Before the device has any part of it: this can fail.
     let source = match &config.shared_ids {
         Some(ids) => SlotSource::shared(ids.lane()?, depth),
@@ -86,26 +105,15 @@ fn build(shared: &Arc<Shared>, config: QueueConfig, id: QueueId, depth: u16) -> 
     let list_bytes = PrpLists::memory_bytes(depth, extra, device.page_bytes);
     let lists = PrpLists::new(memory(list_bytes)?, depth, extra, device.page_bytes);
     let create_cq = SubmissionEntry::create_completion_queue(id, entries, cq.iova(), config.interrupt_vector);
-    let keepers = || [sq.keeper(), cq.keeper()];
-    let stuck = |error| {
-        for keeper in keepers() {
-            shared.park(super::Parked::Memory(keeper));
-        }
-        Failure { error, end: QueueEnd::Stuck }
-    };
-    // A command that the device refused has done nothing; after any other failure nobody knows.
-    let after_failure = |error: ControllerError| match error {
-        ControllerError::Admin { .. } => Failure::from(error),
-        error => stuck(error),
-    };
+    claim.told.extend([sq.keeper(), cq.keeper()]);
     shared
         .with_admin(|admin| admin.execute("Create I/O Completion Queue", create_cq))
-        .map_err(after_failure)?;
+        .map_err(|error| claim.after(error))?;
     let create_sq = SubmissionEntry::create_submission_queue(id, entries, sq.iova());
     if let Err(error) = shared.with_admin(|admin| admin.execute("Create I/O Submission Queue", create_sq)) {
         return Err(match shared.delete_completion_queue(id) {
-            Ok(()) => after_failure(error),
-            Err(_) => stuck(error),
+            Ok(()) => claim.after(error),
+            Err(_) => error,
         });
     }
     let two_pages = 2 * device.page_bytes;
