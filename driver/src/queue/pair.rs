@@ -211,24 +211,8 @@ impl QueuePair {
         if std::mem::replace(&mut self.closed, true) {
             return Ok(());
         }
-        self.flush_plug();
-        // Deleting the submission queue makes the device complete what it has fetched from it (NVMe Base
-        // 2.0, 5.7). The completion queue lives on until those completions have been read.
-        let deleted = self.shared.delete_submission_queue(self.id);
-        let mut ended = self.drain();
-        let deleted = deleted.and_then(|()| self.shared.delete_completion_queue(self.id));
-        if deleted.is_err() {
-            for keeper in [self.sq.keeper(), self.cq.keeper(), self.lists.keeper()] {
-                self.shared.park(Parked::Memory(keeper));
-            }
-        }
-        let result = Err(if deleted.is_ok() { IoError::QueueClosed } else { IoError::ControllerFailed });
-        while let Some((user_data, buffer)) = self.take_any() {
-            let buffer = if deleted.is_ok() { buffer } else { self.shared.park_buffer(buffer) };
-            ended.push(Completion { user_data, result, buffer, latency_ns: 0 });
-        }
-        let end = if deleted.is_ok() { QueueEnd::Deleted } else { QueueEnd::Stuck };
-        self.shared.release_queue(self.id, end);
+        let mut ended = Vec::new();
+        let deleted = Ending { queue: self, end: QueueEnd::Stuck, ended: &mut ended }.delete();
         // The callback may panic. Everything is in its place by now: nothing that the device may reach is
         // freed by the unwinding.
         ended.into_iter().for_each(on_completion);
@@ -283,6 +267,49 @@ impl QueuePair {
         let buffer = self.slots.end(index, SlotUse::free(cid));
         self.source.release(index);
         buffer
+    }
+}
+
+/// The end of a queue pair. Whatever comes of it, also a panic of the transport, what is left of the requests
+/// is answered, and nothing is freed that the device may reach.
+struct Ending<'a> {
+    queue: &'a mut QueuePair,
+    end: QueueEnd,
+    ended: &'a mut Vec<Completion>,
+}
+
+impl Ending<'_> {
+    fn delete(mut self) -> Result<(), ControllerError> {
+        let Self { queue, ended, .. } = &mut self;
+        queue.flush_plug();
+        // What was not submitted by now never is: the queue that it would go to is about to end.
+        queue.splits.stop_all();
+        // Deleting the submission queue makes the device complete what it has fetched from it (NVMe Base
+        // 2.0, 5.7). The completion queue lives on until those completions have been read.
+        let deleted = queue.shared.delete_submission_queue(queue.id);
+        ended.extend(queue.drain());
+        deleted?;
+        queue.shared.delete_completion_queue(queue.id)?;
+        self.end = QueueEnd::Deleted;
+        Ok(())
+    }
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        let Self { queue, end, ended } = self;
+        let is_stuck = *end == QueueEnd::Stuck;
+        if is_stuck {
+            for keeper in [queue.sq.keeper(), queue.cq.keeper(), queue.lists.keeper()] {
+                queue.shared.park(Parked::Memory(keeper));
+            }
+        }
+        let result = Err(if is_stuck { IoError::ControllerFailed } else { IoError::QueueClosed });
+        while let Some((user_data, buffer)) = queue.take_any() {
+            let buffer = if is_stuck { queue.shared.park_buffer(buffer) } else { buffer };
+            ended.push(Completion { user_data, result, buffer, latency_ns: 0 });
+        }
+        queue.shared.release_queue(queue.id, *end);
     }
 }
 

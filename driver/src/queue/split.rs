@@ -140,6 +140,11 @@ impl Splits {
         Some(stopped)
     }
 
+    /// Submits no further part of any request.
+    pub(crate) fn stop_all(&mut self) {
+        self.waiting.clear();
+    }
+
     /// Whether a request was cancelled while none of its parts was outstanding.
     pub(crate) fn is_any_over(&self) -> bool {
         !self.over.is_empty()

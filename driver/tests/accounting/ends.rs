@@ -131,6 +131,26 @@ fn a_failed_controller_answers_large_requests_once() {
     assert_eq!(answered, 2);
 }
 
+/// The parts that had ended by then made room for others, which were posted to a queue that was no more.
+#[test]
+fn closing_in_the_midst_of_a_large_request_posts_no_more_of_it() {
+    let rig = rig("size=64M,mdts=5");
+    let namespace = rig.controller.namespace(Nsid(1)).expect("a namespace");
+    for stepped in [0, 1, 2] {
+        let mut queue = rig.controller.create_queue(QueueConfig::with_depth(2)).expect("a queue");
+        let buffer = rig.space.allocate(4 << 20).expect("memory");
+        queue.submit(Request::read(&namespace, Lba(0), buffer)).expect("room");
+        rig.device.step(stepped);
+        let monitor = queue.monitor();
+        let mut ends = Vec::new();
+        queue.close(|completion| ends.push((completion.result, completion.buffer.bytes()))).expect("deleted");
+        assert_eq!(ends, [(Err(IoError::QueueClosed), 4 << 20)]);
+        assert_eq!(monitor.stats().commands, 2, "{:?}", monitor.stats());
+        rig.device.step(100);
+        assert!(rig.device.report().is_clean(), "{:?}", rig.device.report().violations);
+    }
+}
+
 /// Nobody looked at CSTS.RDY: after a reset from elsewhere, requests hung for ever.
 #[test]
 fn a_controller_that_somebody_else_reset_has_failed() {
