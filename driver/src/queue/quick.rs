@@ -33,9 +33,6 @@ impl Quick {
         // The end relative to the first page. Within two pages it is far below 65,536 blocks.
         let end = (start & limits.page_mask) + bytes;
         // A whole buffer starts at a multiple of 4 bytes.
-        if !namespace.contains_few(lba, blocks) {
-            return None;
-        }
         let mut prp2 = POISON;
         if end > limits.quick_page {
             cold_path();
@@ -43,6 +40,9 @@ impl Quick {
                 return None;
             }
             prp2 = (start | limits.page_mask) + 1;
+        }
+        if !namespace.contains_few(lba, blocks) {
+            return None;
         }
         Some(Self { blocks, prp1: start, prp2 })
     }

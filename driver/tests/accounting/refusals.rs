@@ -83,6 +83,19 @@ fn ranges_at_the_end_of_all_numbers_are_refused() {
     }
 }
 
+/// The short way subtracted the buffer's blocks from the namespace's.
+#[test]
+fn a_buffer_larger_than_the_namespace_is_refused() {
+    let rig = rig("size=128k");
+    let namespace = rig.controller.namespace(Nsid(1)).expect("a namespace");
+    let mut queue = rig.controller.create_queue(QueueConfig::with_depth(4)).expect("a queue");
+    for (lba, bytes) in [(0, 256 << 10), (u64::MAX, 256 << 10), (u64::MAX - 255, 256 << 10), (1, 128 << 10)] {
+        let buffer = rig.space.allocate(bytes).expect("memory");
+        let refused = queue.submit(Request::read(&namespace, Lba(lba), buffer)).expect_err("beyond the end");
+        assert!(matches!(refused.error, SubmitError::OutOfRange { .. }), "{:?}", refused.error);
+    }
+}
+
 #[test]
 fn what_belongs_to_another_controller_or_space_is_refused() {
     let common = space();
