@@ -96,14 +96,18 @@ impl QueuePair {
 
     #[inline(never)]
     fn batch_is_full(&mut self) {
-        if self.sq.unrung() >= self.config.plug_limit {
+        if self.config.statistics != Statistics::PerRequest {
+            // A batch is what a plug holds.
             return self.ring_posted();
         }
-        // Each request is a batch of its own, with its own time.
+        // Each request is a batch of its own, with its own time, also within a poll.
         let now = self.reading();
         self.batches.begin_next(now);
         if self.batches.is_time_for_visit() {
             self.look_at_one_slot();
+        }
+        if self.sq.unrung() >= self.config.plug_limit {
+            self.ring_posted();
         }
     }
 
