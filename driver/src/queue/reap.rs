@@ -79,6 +79,8 @@ impl QueuePair {
     #[inline]
     pub(super) fn end_what_was_cut_short(&mut self) {
         if self.tally.state == State::Begun {
+            // What the callback was given was handed over. Saturating: this is no time for another panic.
+            self.tally.until_reading = self.tally.until_reading.saturating_sub(1);
             self.end_reaping();
         }
     }
@@ -117,15 +119,17 @@ impl QueuePair {
     fn take_unusual(&mut self) -> Next {
         // What follows is not counted as usual.
         self.count_alike();
+        let mut is_used_up = false;
         loop {
-            let completion = match self.cq.pop() {
+            let entry = if is_used_up { None } else { self.cq.pop() };
+            let completion = match entry {
                 Some(entry) => {
                     // Where this is the last entry before a reading, `go_on` looks after it.
                     self.tally.counted_until -= 1;
                     self.end_command(&entry, self.tally.now)
                 }
-                // All of it was noise, which says nothing about the controller, or nothing came, or the
-                // controller has failed.
+                // Otherwise all of it was noise, which says nothing about the controller, or nothing came, or
+                // the controller has failed.
                 None if self.tally.handed_over() > 0 && self.shared.is_running() => return Next::End,
                 None => match self.next_without_entry() {
                     None => return Next::End,
@@ -141,7 +145,9 @@ impl QueuePair {
             }
             self.tally.until_reading -= 1;
             if self.tally.until_reading == 0 && !self.read_again() {
-                return Next::End;
+                // A flood of noise must not keep anybody from seeing that the controller has failed.
+                (self.tally.until_reading, self.tally.counted_until, is_used_up) = (1, 1, true);
+                continue;
             }
             if self.cq.is_ready() {
                 return Next::Look;

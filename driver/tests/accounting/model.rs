@@ -7,8 +7,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use doorbell::{
-    Blocks, Buffer, BufferRange, Completion, ControllerOptions, DmaPool, Generations, Lba, Namespace, Nsid,
-    Plug, QueueConfig, QueuePair, Rejected, Request, RequestHandle, SubmitError,
+    Blocks, Buffer, BufferRange, Completion, ControllerOptions, DmaPool, FairShare, Generations, IdLane,
+    IdToken, Lba, Namespace, Nsid, Plug, QueueConfig, QueuePair, Rejected, Request, RequestHandle, SharedIds,
+    Statistics, SubmitError,
 };
 use doorbell_emulator::fault::{Action, Match, Point, Rule};
 use doorbell_spec::Status;
@@ -23,6 +24,41 @@ struct Model {
     next: u64,
     outstanding: BTreeMap<u64, RequestHandle>,
     ended: Option<RequestHandle>,
+    answered: u64,
+    /// Somebody else who draws from the queue's identifiers.
+    rival: Option<Rival>,
+}
+
+/// Takes identifiers and gives them back as it pleases; waits for one now and then.
+struct Rival {
+    ids: SharedIds,
+    lane: IdLane,
+    held: Vec<IdToken>,
+}
+
+impl Rival {
+    fn new(depth: u16) -> Self {
+        let ids = SharedIds::new(depth, 2, FairShare::Off).expect("some identifiers");
+        let lane = ids.lane().expect("one of two");
+        Self { ids, lane, held: Vec::new() }
+    }
+
+    fn act(&mut self, random: &mut Random) {
+        match random.below(4) {
+            0 => self.held.extend(self.lane.acquire_or_wait()),
+            1 => self.lane.stop_waiting(),
+            _ if self.held.is_empty() => {}
+            _ => {
+                let at = usize::try_from(random.below(self.held.len() as u64)).expect("small");
+                self.lane.release(self.held.swap_remove(at));
+            }
+        }
+    }
+
+    fn give_up(&mut self) {
+        self.lane.stop_waiting();
+        self.held.drain(..).for_each(|token| self.lane.release(token));
+    }
 }
 
 impl Model {
@@ -104,6 +140,7 @@ impl Model {
     }
 
     fn ended(&mut self, completion: Completion) {
+        self.answered += 1;
         self.ended = self.outstanding.remove(&completion.user_data);
         assert!(self.ended.is_some(), "request {} was answered twice", completion.user_data);
     }
@@ -162,7 +199,12 @@ impl Model {
             5 => rig.clock.advance(Duration::from_micros(self.random.below(40_000))),
             _ => self.poll(queue),
         }
+        if let Some(rival) = &mut self.rival {
+            rival.act(&mut self.random);
+        }
         assert_eq!(queue.outstanding(), self.outstanding.len());
+        let stats = queue.stats();
+        assert_eq!(stats.completed + stats.failed, self.answered, "{stats:?}");
     }
 }
 
@@ -201,14 +243,20 @@ fn run(seed: u64) {
     let matches = Match { point: Point::Io, probability: 0.1, seed, ..Match::default() };
     rig.device.faults().arm(Rule::new(matches, fault));
     let depth = random.pick(&[1, 1, 2, 3, 31, 32, 33, 64, 65, 130]);
-    let mut queue = rig.controller.create_queue(QueueConfig::with_depth(depth)).expect("a queue");
+    let mut config = QueueConfig::with_depth(depth);
+    config.statistics = random.pick(&[Statistics::Cached, Statistics::PerRequest, Statistics::Off]);
+    config.plug_limit = random.pick(&[1, 2, 31, 32]);
+    let rival = random.one_in(3).then(|| Rival::new(u16::try_from(depth).expect("small")));
+    config.shared_ids = rival.as_ref().map(|rival| rival.ids.clone());
+    let mut queue = rig.controller.create_queue(config).expect("a queue");
     let pools = [space.pool(4096, 100).expect("memory"), space.pool(96 << 10, 20).expect("memory")];
     let namespace = rig.controller.namespace(Nsid(1)).expect("a namespace");
     let outstanding = BTreeMap::new();
-    let mut model = Model { random, namespace, pools, next: 0, outstanding, ended: None };
+    let mut model = Model { random, namespace, pools, next: 0, outstanding, ended: None, answered: 0, rival };
     for _ in 0..300 {
         model.act(&rig, &mut queue);
     }
+    model.rival.iter_mut().for_each(Rival::give_up);
     match model.random.below(3) {
         0 => drop(queue),
         1 => {

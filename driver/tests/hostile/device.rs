@@ -46,8 +46,8 @@ pub struct State {
     pub relax_us: u64,
     /// Whether commands of I/O queues are taken and never answered.
     pub is_mute: bool,
-    /// Whether the transport panics the next time that somebody waits.
-    pub panics: bool,
+    /// After so many further waits the transport panics, once.
+    pub panics_after: Option<u32>,
     /// What it told the host: bytes of a transfer at most, if it did not lie.
     pub transfer_bytes_max: u64,
     pub block_shift: u8,
@@ -289,7 +289,7 @@ impl Hostile {
             shadows: None,
             relax_us: 200_000,
             is_mute: false,
-            panics: false,
+            panics_after: None,
             transfer_bytes_max: u64::MAX,
             block_shift: random.pick(&[9, 12, 13, 16]),
             broken: Vec::new(),
@@ -303,6 +303,15 @@ impl Hostile {
     pub fn flood(&self) {
         let mut state = self.state.lock().expect("one thread");
         (1..state.queues.len()).for_each(|at| state.flood(&self.memory, at));
+    }
+
+    /// Writes entries that name no command into all I/O completion queues.
+    pub fn babble(&self, entries: u32) {
+        let mut state = self.state.lock().expect("one thread");
+        for queue in state.queues.iter_mut().skip(1) {
+            let id = u32::from(queue.id) << 16;
+            (0..entries).for_each(|_| queue.post(&self.memory, [0, id], u16::MAX, 0, true));
+        }
     }
 
     pub fn step(&self) {
@@ -362,8 +371,9 @@ impl Transport for Hostile {
     }
 
     fn relax(&self, clock: &Clock) {
-        let panics = std::mem::take(&mut self.state.lock().expect("one thread").panics);
-        assert!(!panics, "the transport's own");
+        let panics_after = self.state.lock().expect("one thread").panics_after.take();
+        let waits_left = panics_after.map(|waits| waits.checked_sub(1).expect("the transport's own"));
+        self.state.lock().expect("one thread").panics_after = waits_left;
         self.step();
         let mut state = self.state.lock().expect("one thread");
         let most = state.relax_us;

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use doorbell::{
     Blocks, Buffer, BufferRange, Clock, Completion, Controller, ControllerError, ControllerOptions, DmaPool,
-    DmaSpace, DmaSpaceConfig, Generations, HugePolicy, IoError, Lba, Namespace, QueueConfig, QueuePair,
-    Request,
+    DmaSpace, DmaSpaceConfig, FairShare, Generations, HugePolicy, IoError, Lba, Namespace, QueueConfig,
+    QueuePair, Request, SharedIds, Statistics,
 };
 
 use device::Hostile;
@@ -24,7 +24,8 @@ use random::Random;
 struct Caller {
     random: Random,
     namespaces: Vec<Namespace>,
-    pool: DmaPool,
+    /// Of large blocks and of small ones, which go the short way.
+    pools: [DmaPool; 2],
     next: u64,
     outstanding: BTreeSet<u64>,
     parked: usize,
@@ -40,17 +41,20 @@ impl Caller {
         });
         self.next += 1;
         let blocks = Blocks(u32::try_from(1 + self.random.below(100_000)).expect("small"));
-        let request = match self.random.below(6) {
+        let small = &self.pools[1];
+        let request = match self.random.below(10) {
             0 => Request::flush(&namespace),
             1 => Request::write_zeroes(&namespace, lba, blocks),
-            2 => Request::deallocate(&namespace, &[(lba, Blocks(1))], self.pool.take()?).ok()?,
+            2 => Request::deallocate(&namespace, &[(lba, Blocks(1))], self.pools[0].take()?).ok()?,
             3 => {
-                let pieces = [self.pool.take()?, self.pool.take()?];
+                let pieces = [self.pools[0].take()?, self.pools[0].take()?];
                 let half = |block| BufferRange::new(block, 0, 64 << 10).expect("inside");
                 Request::write(&namespace, lba, pieces.map(half).into_iter().collect::<Vec<_>>())
             }
-            4 => Request::write(&namespace, lba, self.pool.take()?),
-            _ => Request::read(&namespace, lba, self.pool.take()?),
+            4 => Request::write(&namespace, lba, self.pools[0].take()?),
+            5 => Request::read(&namespace, lba, self.pools[0].take()?),
+            6 => Request::write(&namespace, lba, small.take()?),
+            _ => Request::read(&namespace, lba, small.take()?),
         };
         Some(request.user_data(self.next))
     }
@@ -159,7 +163,7 @@ fn run(seed: u64) -> Reached {
     let device = Hostile::new(seed, malice);
     let clock = Clock::virtual_time();
     let space = DmaSpace::new(DmaSpaceConfig::default().with_policy(HugePolicy::Never));
-    let pool = space.pool(128 << 10, 16).expect("memory");
+    let pools = [space.pool(128 << 10, 16).expect("memory"), space.pool(4096, 64).expect("memory")];
     let mut reached = Reached::Nothing;
     let parked = match options(&device, &space, &clock) {
         Err(error) => {
@@ -168,18 +172,30 @@ fn run(seed: u64) -> Reached {
         }
         Ok(controller) => {
             reached = Reached::Controller;
-            use_controller(seed, &device, &clock, &controller, &pool, &mut reached)
+            use_controller(seed, &device, &clock, &controller, &pools, &mut reached)
         }
     };
     device.memory.touch_all();
     let broken = std::mem::take(&mut device.state.lock().expect("one thread").broken);
     assert!(broken.is_empty(), "{broken:?}");
-    let missing = 16 - pool.available();
+    let missing = 16 + 64 - pools.iter().map(DmaPool::available).sum::<usize>();
     assert!(missing <= 2 * parked, "{missing} blocks are missing, and only {parked} requests were parked");
     assert!(missing == 0 || device.memory.mappings() > 0, "leaked for no reason");
-    drop((pool, space));
+    drop((pools, space));
     device.step();
     reached
+}
+
+/// A queue of this depth that measures and plugs in any way.
+fn config(random: &mut Random, depth: u32) -> QueueConfig {
+    let mut config = QueueConfig::with_depth(depth);
+    config.statistics = random.pick(&[Statistics::Cached, Statistics::PerRequest, Statistics::Off]);
+    config.plug_limit = random.pick(&[1, 2, 31, 32]);
+    if random.one_in(3) {
+        let ids = SharedIds::new(u16::try_from(depth).expect("small"), 1, FairShare::Off);
+        config.shared_ids = Some(ids.expect("some identifiers"));
+    }
+    config
 }
 
 fn use_controller(
@@ -187,17 +203,17 @@ fn use_controller(
     device: &Hostile,
     clock: &Clock,
     controller: &Controller,
-    pool: &DmaPool,
+    pools: &[DmaPool; 2],
     reached: &mut Reached,
 ) -> usize {
     let mut random = Random::new(!seed);
     let namespaces: Vec<Namespace> =
         controller.namespaces().into_iter().filter(|it| it.metadata_bytes() == 0).collect();
     let depth = random.pick(&[1, 2, 7, 40]).min(controller.depth_max());
-    let Ok(mut queue) = controller.create_queue(QueueConfig::with_depth(depth)) else { return 0 };
+    let Ok(mut queue) = controller.create_queue(config(&mut random, depth)) else { return 0 };
     *reached = Reached::Queue;
     let outstanding = BTreeSet::new();
-    let mut caller = Caller { random, namespaces, pool: pool.clone(), next: 0, outstanding, parked: 0 };
+    let mut caller = Caller { random, namespaces, pools: pools.clone(), next: 0, outstanding, parked: 0 };
     if caller.namespaces.is_empty() {
         return 0;
     }
@@ -284,8 +300,75 @@ fn a_panic_of_the_transport_leaves_no_command_behind() {
     let space = DmaSpace::new(DmaSpaceConfig::default().with_policy(HugePolicy::Never));
     let (controller, device) = honest(&space, &clock);
     controller.health().expect("an honest device");
-    device.state.lock().expect("one thread").panics = true;
+    device.state.lock().expect("one thread").panics_after = Some(0);
     catch_unwind(std::panic::AssertUnwindSafe(|| controller.health())).expect_err("the transport's panic");
     assert!(matches!(controller.health(), Err(ControllerError::ControllerFailed)));
     controller.close().expect("the registers still work");
+}
+
+/// Rings and buffers were freed under the device when its transport panicked in the midst of a queue's end.
+#[test]
+fn a_panic_of_the_transport_while_closing_frees_nothing() {
+    for by_drop in [false, true] {
+        let clock = Clock::virtual_time();
+        let space = DmaSpace::new(DmaSpaceConfig::default().with_policy(HugePolicy::Never));
+        let pools = [space.pool(1 << 20, 2).expect("memory"), space.pool(64 << 10, 2).expect("memory")];
+        let (controller, device) = honest(&space, &clock);
+        let namespace = controller.namespaces()[0];
+        let mut queue = controller.create_queue(QueueConfig::with_depth(63)).expect("a queue");
+        for buffer in pools.iter().filter_map(DmaPool::take) {
+            queue.submit(Request::write(&namespace, Lba(0), buffer)).expect("room");
+        }
+        let used = space.stats().used_bytes;
+        device.state.lock().expect("one thread").panics_after = Some(0);
+        let end = move || if by_drop { drop(queue) } else { drop(queue.close(|_| panic!("too early"))) };
+        catch_unwind(std::panic::AssertUnwindSafe(end)).expect_err("the transport's panic");
+        assert_eq!(space.stats().used_bytes, used, "rings were freed under the device");
+        assert_eq!(pools.each_ref().map(DmaPool::available), [1, 1], "buffers were freed under the device");
+        controller.close().expect("the registers still work");
+        assert_eq!(pools.each_ref().map(DmaPool::available), [2, 2], "the device is off");
+    }
+}
+
+/// The same while a queue is made: the device may have heard of its rings.
+#[test]
+fn a_panic_of_the_transport_while_a_queue_is_made_frees_nothing() {
+    for waits in 0.. {
+        let clock = Clock::virtual_time();
+        let space = DmaSpace::new(DmaSpaceConfig::default().with_policy(HugePolicy::Never));
+        let (controller, device) = honest(&space, &clock);
+        let used = space.stats().used_bytes;
+        device.state.lock().expect("one thread").panics_after = Some(waits);
+        let create = || controller.create_queue(QueueConfig::with_depth(63)).map(drop);
+        if catch_unwind(std::panic::AssertUnwindSafe(create)).is_ok() {
+            assert!(waits > 1, "two commands are waited for");
+            return;
+        }
+        assert!(space.stats().used_bytes > used, "rings were freed under the device after {waits} waits");
+        controller.close().expect("no queue is open, and the registers still work");
+        assert_eq!(space.stats().used_bytes, 0, "the device is off");
+    }
+}
+
+/// A poll whose budget was used up by noise did not look at the controller.
+#[test]
+fn a_flood_does_not_keep_a_failed_controller_from_answering() {
+    let clock = Clock::virtual_time();
+    let space = DmaSpace::new(DmaSpaceConfig::default().with_policy(HugePolicy::Never));
+    let (controller, device) = honest(&space, &clock);
+    let namespace = controller.namespaces()[0];
+    let mut queue = controller.create_queue(QueueConfig::with_depth(63)).expect("a queue");
+    for _ in 0..63 {
+        queue.submit(Request::flush(&namespace)).expect("room");
+    }
+    device.state.lock().expect("one thread").is_fatal = true;
+    let mut answered = 0;
+    device.babble(40);
+    for _ in 0..1000 {
+        device.babble(2);
+        clock.advance(Duration::from_millis(1));
+        answered +=
+            queue.poll(2, |_, completion| assert_eq!(completion.result, Err(IoError::ControllerFailed)));
+    }
+    assert_eq!((answered, queue.outstanding()), (63, 0));
 }
