@@ -45,6 +45,12 @@ impl BatchNumber {
         Self(self.0.wrapping_add(1 << SHIFT) & MASK)
     }
 
+    /// The batch of this number, for tests of what comes after very many.
+    #[cfg(test)]
+    pub(super) fn numbered(number: u64) -> Self {
+        Self(number << SHIFT & MASK)
+    }
+
     /// How many batches have begun since.
     #[inline]
     fn age(self, current: Self) -> u64 {
@@ -96,6 +102,12 @@ impl Batches {
         self.current
     }
 
+    /// Goes to a batch that comes after very many. No command may be outstanding.
+    #[cfg(test)]
+    pub(super) fn go_to(&mut self, batch: BatchNumber) {
+        self.current = batch;
+    }
+
     /// Notes a posted command, and says whether the batch is full.
     #[inline]
     pub(super) fn posted(&mut self) -> bool {
@@ -130,6 +142,12 @@ impl Batches {
     #[inline]
     pub(super) fn is_rung(&self, batch: BatchNumber) -> bool {
         batch.age(self.current) > self.unrung_before
+    }
+
+    /// The batch that was rung last, or one that no command has if none was.
+    #[inline]
+    pub(super) fn last_rung(&self) -> BatchNumber {
+        BatchNumber(self.current.0.wrapping_sub((self.unrung_before + 1) << SHIFT) & MASK)
     }
 
     /// When a batch was rung that is not old.
@@ -213,7 +231,9 @@ mod tests {
             batch
         });
         assert!(posted.iter().all(|batch| !batches.is_rung(*batch)) && !batches.is_rung(batches.current()));
+        assert_eq!(batches.last_rung().next(), posted[0], "the one before all of them");
         batches.rung(Nanos(6));
+        assert_eq!(batches.last_rung().next(), batches.current());
         assert!(posted.iter().all(|batch| batches.is_rung(*batch) && batches.time(*batch) == Nanos(5)));
         assert!(!batches.is_rung(batches.current()));
     }
@@ -221,7 +241,7 @@ mod tests {
     #[test]
     fn numbers_come_round() {
         let mut batches = batches(4, Statistics::Cached);
-        batches.current = BatchNumber(MASK);
+        batches.go_to(BatchNumber::numbered(u64::MAX));
         let last = batches.current();
         batches.rung(Nanos(9));
         assert_eq!(batches.current(), BatchNumber::FIRST);

@@ -33,6 +33,8 @@ mod submit;
 
 #[cfg(test)]
 mod prp_tests;
+#[cfg(all(test, feature = "emulator"))]
+mod wrap_tests;
 
 pub(crate) use check::Limits;
 pub use config::{ClassWeights, QueueConfig, Statistics};

@@ -216,9 +216,14 @@ impl QueuePair {
         self.expect_what_is_usual();
     }
 
-    /// Lets no completion go the short way while parts wait for the slot that it frees.
     fn expect_what_is_usual(&mut self) {
         let batch = BatchNumber::within(self.cq.next().expected());
+        self.expect_of(batch);
+    }
+
+    /// Expects completions of a batch, and lets none of them go the short way while parts wait for the slot
+    /// that it frees.
+    pub(super) fn expect_of(&mut self, batch: BatchNumber) {
         let never = if self.splits.is_waiting() { NEVER } else { 0 };
         self.cq.next().expect(batch.bits() | never);
     }
