@@ -94,6 +94,10 @@ const COMPLETIONS_AND_COMMAND_IDS: &[Row] = &[
         &["closing::a_callback_that_submits_again_does_not_keep_a_failed_queue_alive"],
     ),
     (
+        "a queue pair cannot be polled from two threads: such a program does not compile",
+        &["driver/src/queue/pair.rs::shared_between_threads"],
+    ),
+    (
         "an entry that another thread writes, phase last or phase first, is never half-read",
         &[
             "driver/src/queue/entry.rs::an_entry_is_never_half_read",

@@ -36,6 +36,14 @@ fn every_trap_has_tests_that_exist() {
 fn is_test(file: &str, name: &str) -> bool {
     let Ok(text) = std::fs::read_to_string(workspace().join(file)) else { return false };
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    // A program that must not compile is a test of the documentation, named by the function in it.
+    let refused = format!("/// fn {name}<");
+    if lines
+        .windows(2)
+        .any(|pair| pair[0].starts_with("/// ```compile_fail") && pair[1].starts_with(&refused))
+    {
+        return true;
+    }
     let head = format!("fn {name}(");
     lines.iter().enumerate().filter(|(_, line)| line.starts_with(&head)).any(|(at, _)| {
         lines[..at].iter().rev().take_while(|line| line.starts_with("#[")).any(|line| *line == "#[test]")
