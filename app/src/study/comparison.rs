@@ -105,6 +105,14 @@ impl Comparison {
         }
     }
 
+    /// Rounds that take time: none, if time is virtual.
+    pub(super) fn rounds_timed(&self) -> u32 {
+        match self.method {
+            Method::Alternate(_) => u32::try_from(ROUNDS).unwrap_or(u32::MAX),
+            Method::Together(_) => 0,
+        }
+    }
+
     /// Runs all rounds, each variant for `runtime` in each. `begun` is told of every round before it begins.
     pub(super) fn measure(
         &self,

@@ -16,6 +16,8 @@ pub(super) enum Style {
     Plug,
     /// In a plug that is told how many follow.
     CountedPlug,
+    /// Each request follows one that has completed, through the plug of the poll that finds it.
+    Following,
 }
 
 /// Queues of one thread.
@@ -39,6 +41,19 @@ impl Lane {
     fn reap(&mut self) -> usize {
         let Self { queue, reads, .. } = self;
         queue.poll(reads.batch(), |_, completion| reads.take_back(completion))
+    }
+
+    /// Reaps, and submits as many.
+    #[inline]
+    fn follow(&mut self) -> usize {
+        let Self { queue, reads, .. } = self;
+        queue.poll(reads.batch(), |plug, completion| {
+            if let Some(request) = reads.after(completion)
+                && plug.submit(request).is_err()
+            {
+                reads.refused();
+            }
+        })
     }
 
     /// Submits one batch.
@@ -71,7 +86,7 @@ impl Style {
     #[inline]
     pub(super) fn expected(self, batch: usize) -> u32 {
         match self {
-            Self::CountedPlug => u32::try_from(batch).unwrap_or(u32::MAX),
+            Self::CountedPlug | Self::Following => u32::try_from(batch).unwrap_or(u32::MAX),
             Self::Single | Self::Plug => 0,
         }
     }
@@ -90,6 +105,10 @@ impl Load for Lanes {
     fn turn(&mut self) -> usize {
         let mut reaped = 0;
         for lane in &mut self.lanes {
+            if lane.style == Style::Following {
+                reaped += lane.follow();
+                continue;
+            }
             reaped += lane.reap();
             if lane.reads.has_batch() {
                 lane.submit();

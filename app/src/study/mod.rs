@@ -43,7 +43,8 @@ struct Study {
     title: &'static str,
     /// At least one; the first has the study's baseline.
     comparisons: Vec<Comparison>,
-    notes: Vec<String>,
+    /// What the text says besides.
+    notes: &'static [&'static str],
 }
 
 /// Runs the studies and writes the result.
@@ -52,8 +53,7 @@ pub(crate) fn run(options: &StudyOptions) -> anyhow::Result<()> {
     let site = Site::find();
     site.take_driver_core();
     let studies: Vec<Study> = options.names().into_iter().map(Study::named).collect();
-    let count = |study: &Study| study.comparisons.len() + study.with_themselves().len();
-    let rounds = studies.iter().map(|study| count(study) * ROUNDS).sum();
+    let rounds = studies.iter().map(Study::rounds).sum();
     let mut run = Run { site, runtime: options.runtime, course: Course::begin(2 * options.runtime, rounds) };
     let reports: anyhow::Result<Vec<StudyReport>> = studies.iter().map(|study| run.study(study)).collect();
     run.course.end();
@@ -81,7 +81,7 @@ impl Run {
         for comparison in &study.comparisons {
             comparisons.push(self.comparison(study, comparison)?);
         }
-        let (name, title, notes) = (study.name.word(), study.title, study.notes.clone());
+        let (name, title, notes) = (study.name.word(), study.title, study.notes);
         Ok(StudyReport { name, title, quiet, comparisons, notes })
     }
 
@@ -97,7 +97,7 @@ impl Run {
                 study.name.word(),
                 report::too_noisy()
             ));
-            self.course.add(ROUNDS);
+            self.course.add(comparison.rounds_timed());
         }
         self.comparison(study, comparison)
     }
@@ -108,8 +108,8 @@ impl Run {
         course.show(name, &comparison.name);
         let measured = comparison.measure(site, *runtime, |round| {
             course.show_round(name, &format!("{}, round {} of {ROUNDS}", comparison.name, round + 1));
-            course.round_done();
         })?;
+        course.done(comparison.rounds_timed());
         Ok(ComparisonReport::of(comparison, &measured))
     }
 }
@@ -127,7 +127,14 @@ impl Study {
             Name::Clock => ("the time is read once for a batch of requests (2024)", clock::comparisons()),
             Name::Floor => ("Doorbell beside a bare loop that keeps no books", floor::comparisons()),
         };
-        Self { name, title, comparisons, notes: Vec::new() }
+        let notes = if name == Name::Floor { floor::NOTES } else { &[] };
+        Self { name, title, comparisons, notes }
+    }
+
+    /// Rounds that take time, of all comparisons.
+    fn rounds(&self) -> u32 {
+        let themselves = self.with_themselves();
+        self.comparisons.iter().chain(&themselves).map(Comparison::rounds_timed).sum()
     }
 
     /// The study's baseline with itself; and another one, if the study takes place elsewhere too, since both

@@ -2,7 +2,7 @@
 //!
 //! Offsets are drawn before anything is measured, so that drawing them is not what is measured.
 
-use doorbell::{Completion, DmaBuf, Lba, Namespace, Request};
+use doorbell::{Buffer, Completion, DmaBuf, Lba, Namespace, Request};
 
 use crate::random::Random;
 
@@ -56,6 +56,14 @@ impl Reads {
     #[inline]
     pub(super) fn next(&mut self) -> Option<Request> {
         let buffer = self.idle.pop()?;
+        Some(Request::read(&self.namespace, self.offsets.next(), buffer).user_data(self.user_data))
+    }
+
+    /// The one that follows another with the same buffer, once that has completed.
+    #[inline]
+    pub(super) fn after(&mut self, completion: Completion) -> Option<Request> {
+        self.failed += u64::from(completion.result.is_err());
+        let Buffer::Whole(buffer) = completion.buffer else { return None };
         Some(Request::read(&self.namespace, self.offsets.next(), buffer).user_data(self.user_data))
     }
 

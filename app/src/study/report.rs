@@ -26,7 +26,7 @@ pub(super) struct StudyReport {
     pub(super) comparisons: Vec<ComparisonReport>,
     /// What the text says below the tables.
     #[serde(skip)]
-    pub(super) notes: Vec<String>,
+    pub(super) notes: &'static [&'static str],
 }
 
 /// One comparison.
@@ -149,7 +149,7 @@ impl StudyReport {
         }
         let mut text = format!("study {}: {}\n\n{}\n", self.name, self.title, table.text());
         let sentences = self.comparisons.iter().map(ComparisonReport::sentence);
-        for sentence in sentences.chain(self.notes.iter().cloned()) {
+        for sentence in sentences.chain(self.notes.iter().map(|note| (*note).to_owned())) {
             text.push_str("  ");
             text.push_str(&sentence);
             text.push('\n');
@@ -232,7 +232,7 @@ mod tests {
         let rounds = vec![[100.0, 106.0], [100.0, 104.0], [200.0, 216.0]];
         let comparisons = vec![itself, ComparisonReport::of(&comparison, &measured(rounds))];
         let title = "a title";
-        let study = StudyReport { name: "plug", title, quiet: itself_is_level, comparisons, notes: vec![] };
+        let study = StudyReport { name: "plug", title, quiet: itself_is_level, comparisons, notes: &[] };
         Report { studies: vec![study] }
     }
 

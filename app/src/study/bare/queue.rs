@@ -19,7 +19,9 @@ pub(super) struct BareQueue {
     submissions: DmaBuf,
     completions: DmaBuf,
     /// A block for every entry.
-    blocks: DmaBuf,
+    _blocks: DmaBuf,
+    /// Where the device finds the first of them.
+    first_block: Iova,
     block_bytes: u32,
     entries: u32,
     doorbells: [Doorbell; 2],
@@ -41,10 +43,12 @@ impl BareQueue {
     ) -> Result<Self, DmaError> {
         assert!((2..=4096).contains(&entries) && (512..=4096).contains(&block_bytes), "a ring as described");
         let memory = |bytes_each: usize| space.allocate(entries as usize * bytes_each);
+        let blocks = memory(block_bytes as usize)?;
         Ok(Self {
             submissions: memory(size_of::<SubmissionEntry>())?,
             completions: memory(size_of::<CompletionEntry>())?,
-            blocks: memory(block_bytes as usize)?,
+            first_block: blocks.iova(),
+            _blocks: blocks,
             block_bytes,
             entries,
             doorbells,
@@ -76,7 +80,7 @@ impl BareQueue {
         let blocks_each = Blocks(self.block_bytes / super::workload::BLOCK_BYTES);
         for lba in reads {
             let mut entry = SubmissionEntry::block_range(NvmOpcode::Read, Nsid(1), lba, blocks_each, 0);
-            entry.prp1 = self.blocks.iova().offset(u64::from(self.tail * self.block_bytes)).0;
+            entry.prp1 = self.first_block.offset(u64::from(self.tail * self.block_bytes)).0;
             self.post(entry);
         }
         self.doorbells[0].ring(self.tail);
