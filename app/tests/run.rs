@@ -109,13 +109,20 @@ fn the_latency_of_the_device_decides_the_rate() {
 
 #[test]
 fn batches_share_a_doorbell() {
-    let doorbells = |batch: &str| {
-        let target = "emu:size=64M,backend=null";
-        let args = ["run", target, "--number_ios", "6400", "--iodepth_batch", batch, "--output-format=json"];
-        json(&args)["doorbell"]["doorbells_per_io"].as_f64().expect("a number")
+    let doorbells = |options: [&str; 2]| {
+        let args = ["run", "emu:size=64M,backend=null", "--number_ios", "6400", "--output-format=json"];
+        let own = json(&[&args[..], &options].concat())["doorbell"].clone();
+        ["doorbells_per_io", "completion_doorbells_per_io"].map(|key| own[key].as_f64().expect("a number"))
     };
-    assert!((doorbells("1") - 1.0).abs() < 1e-9);
-    assert!(doorbells("32") < 0.9);
+    let rung_each = |doorbells: f64| (doorbells - 1.0).abs() < 1e-9;
+    assert!(doorbells(["--iodepth_batch", "1"]).into_iter().all(rung_each));
+    assert!(doorbells(["--iodepth_batch", "32"])[0] < 0.9);
+    // Polls still reap as many as there are; only what is submitted no longer waits.
+    let [submission, completion] = doorbells(["--plug-limit", "1"]);
+    assert!(rung_each(submission) && completion < 0.9, "{submission} {completion}");
+    assert!(doorbells(["--plug-limit", "5"])[0] >= 0.2);
+    let run = nvme_perf(&["run", "emu:", "--plug-limit", "33"]);
+    assert!(run.status == 2 && run.stderr.contains("1..=32"), "{run:?}");
 }
 
 #[test]

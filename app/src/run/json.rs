@@ -253,6 +253,7 @@ fn own(plan: &Plan, outcome: &Outcome) -> Value {
     json!({
         "targets": outcome.devices.iter().map(device).collect::<Vec<_>>(),
         "plug": plan.options.iodepth_batch,
+        "plug_limit": plan.options.plug_limit,
         "doorbells_per_io": submission,
         "completion_doorbells_per_io": completion,
         "commands": outcome.devices.iter().map(|device| device.commands).sum::<u64>(),

@@ -111,7 +111,9 @@ fn lane(plan: &Plan, index: usize, device: &Device, job: u16) -> anyhow::Result<
     let options = &plan.options;
     let opened = &device.opened;
     let offsets = plan.offsets(index, job)?;
-    let queue = opened.controller.create_queue(QueueConfig::with_depth(device.queue_depth))?;
+    let mut config = QueueConfig::with_depth(device.queue_depth);
+    config.plug_limit = options.plug_limit;
+    let queue = opened.controller.create_queue(config)?;
     let block_bytes = usize::try_from(options.bs).unwrap_or(usize::MAX);
     let count = usize::try_from(plan.depth).unwrap_or(usize::MAX);
     let pool = opened.controller.space().pool(block_bytes, count)?;

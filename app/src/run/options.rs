@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use doorbell::Target;
+use doorbell::{QueueConfig, Target};
 
 use crate::output::Format;
 use crate::target::{Leave, Shadows};
@@ -37,7 +37,8 @@ pub(crate) struct RunOptions {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub(crate) iodepth: Option<u32>,
 
-    /// How many I/Os are submitted with one doorbell, and reaped by one poll, at most.
+    /// How many I/Os one poll reaps and submits again, at most: they share the doorbell of the completion
+    /// queue, and that of the submission queue as far as --plug-limit lets them.
     #[arg(
         long,
         alias = "iodepth-batch",
@@ -48,6 +49,12 @@ pub(crate) struct RunOptions {
         value_parser = clap::value_parser!(u32).range(1..=65_535)
     )]
     pub(crate) iodepth_batch: u32,
+
+    /// How many I/Os wait for one ring of the submission doorbell, at most. 1 rings for each: what a ring costs
+    /// on the way to the device (a register beyond the bus; in a virtual machine an exit) is then paid for each.
+    #[arg(long, alias = "plug_limit", value_name = "N", default_value_t = QueueConfig::PLUG_LIMIT_MAX)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(QueueConfig::PLUG_LIMIT_MAX)))]
+    pub(crate) plug_limit: u32,
 
     /// How many jobs: a thread, pinned to a core, with a queue pair on every target, each.
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -190,6 +197,7 @@ Examples:
   nvme-perf run emu:                                       what this machine can do, in 5 s
   nvme-perf run emu:backend=null,size=1G,latency=80us --iodepth 32
   nvme-perf run 0000:01:00.0 --rw randread --bs 4k --iodepth 32 --runtime 10s
+  nvme-perf run 0000:01:00.0 --plug-limit 1 --shadow-doorbells never     what doorbells cost
   nvme-perf run 0000:01:00.0 --rw randrw --rwmixread 70 --numjobs 2 --allow-write
   nvme-perf run emu: --runtime 2s --output-format=json     what fio prints
 
