@@ -50,8 +50,9 @@ pub(crate) struct RunOptions {
     )]
     pub(crate) iodepth_batch: u32,
 
-    /// How many I/Os wait for one ring of the submission doorbell, at most. 1 rings for each: what a ring costs
-    /// on the way to the device (a register beyond the bus; in a virtual machine an exit) is then paid for each.
+    /// How many I/Os wait for one ring of the submission doorbell, at most. 1 rings for each: what a ring
+    /// costs on the way to the device (a register beyond the bus; in a virtual machine an exit) is then paid
+    /// for each.
     #[arg(long, alias = "plug_limit", value_name = "N", default_value_t = QueueConfig::PLUG_LIMIT_MAX)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(QueueConfig::PLUG_LIMIT_MAX)))]
     pub(crate) plug_limit: u32,

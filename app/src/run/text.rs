@@ -97,8 +97,8 @@ fn footer(plan: &Plan, outcome: &Outcome) -> String {
     line(
         &mut text,
         format_args!(
-            "doorbells per I/O: {submission:.3} to submit, {completion:.3} to reap (plugs of up to {}, polls of \
-             up to {})",
+            "doorbells per I/O: {submission:.3} to submit, {completion:.3} to reap (plugs of up to {}, polls \
+             of up to {})",
             plan.options.plug_limit, plan.options.iodepth_batch
         ),
     );
