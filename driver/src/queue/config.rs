@@ -36,8 +36,9 @@ pub struct QueueConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Statistics {
-    /// The clock is read once when a batch is rung and once per poll that reaps, again after every 32
-    /// completions of it: a latency is right to within the length of a batch.
+    /// The clock is read once per poll that reaps, again after every 32 completions of it, and once when a
+    /// batch is rung outside of a poll; what rings within a poll has the poll's last reading. A latency is
+    /// right to within the length of a batch, its callbacks included.
     #[default]
     Cached,
     /// The clock is read for every request when it is posted, and for every completion.
